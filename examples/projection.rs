@@ -45,7 +45,10 @@ impl Projection for Latest {
         if let (LogStatus::Completed, Some(id)) = (&entry.status, entry.id) {
             self.0.insert(
                 entry.object.clone(),
-                (id, String::from_utf8_lossy(&entry.event).into_owned()),
+                (
+                    id,
+                    String::from_utf8_lossy(entry.event.bytes()).into_owned(),
+                ),
             );
         }
     }

@@ -104,7 +104,7 @@ impl History {
                     .id
                     .zip(letter.prev)
                     .context("a dead letter without numbers")?;
-                let event = String::from_utf8_lossy(&letter.event);
+                let event = String::from_utf8_lossy(letter.event.bytes());
                 self.came(
                     "dead",
                     &letter.object,

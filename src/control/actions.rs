@@ -2,12 +2,11 @@
 //! Redis keeps about the last thousand.
 
 use redis::{RedisResult, Value};
-use serde::ser::SerializeMap as _;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::of_object::Search;
-use super::{Control, ControlError, Cursor, RowId, reply};
-use crate::escape;
+use super::rows::Fields;
+use super::{Control, ControlError, Cursor, RowEvent, RowId, reply, rows};
 
 /// Maximum number of actions that one call reads. The number is small because the record of a drop
 /// contains the dropped event.
@@ -21,11 +20,10 @@ pub const LOOKED_MAX: u64 = 32;
 ///
 /// An action serializes as
 /// `{"action_id":"1700-0","at_ms":1700,"action":"drop","who":"ada@host","why":"…","object":"work:1","id":12,"dead_id":"1690-0","error":"…",
-/// "event":{…}}`.
-/// The event of a `drop` has the same form as the event of a [dead letter](super::DeadLetter). If
-/// an action has no event, `"event"` is `null`. `event_bytes` is present only if the event is cut,
-/// and `many`, an object with the fields of [`Many`], only for an action on many objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// "event":{…}}`. [`RowEvent`] describes the form of the event of a `drop`. If an action has no
+/// event, `"event"` is `null`. `many`, an object with the fields of [`Many`], is present only for
+/// an action on many objects.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Action {
     /// Id of the action.
@@ -44,6 +42,7 @@ pub struct Action {
     /// ones: a prefix with `*`, or `*` for all.
     pub object: String,
     /// [Escaped](crate::escape::name) form of `object`, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub object_escaped: Option<String>,
     /// Id of the event; none if the action concerns no event, or one without an id. For a `forget`:
     /// id of the object's last delivered event.
@@ -51,21 +50,25 @@ pub struct Action {
     /// Id of the dead letter that was retried or dropped, or that a skip created.
     pub dead_id: Option<RowId>,
     /// Name of the cron job that was changed or run.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
     /// [Escaped](crate::escape::name) form of `cron`, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cron_escaped: Option<String>,
     /// Key of the schedule that was cancelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// [Escaped](crate::escape::name) form of `key`, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub key_escaped: Option<String>,
     /// For a drop: the error of the dead letter. For a release or skip: the recorded reason of the
     /// hold.
     pub error: Option<String>,
-    /// The dropped event, byte for byte. If it is longer than 8 KiB, only its first 8 KiB.
-    pub event: Option<Vec<u8>>,
-    /// Length of the whole event in bytes, if only its beginning is kept.
-    pub event_bytes: Option<u64>,
+    /// The dropped event. If it is longer than 8 KiB, only its first 8 KiB.
+    #[serde(flatten, serialize_with = "rows::or_null")]
+    pub event: Option<RowEvent>,
     /// For an action on many objects, which has only one record: its subjects.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub many: Option<Many>,
 }
 
@@ -98,69 +101,17 @@ pub struct Many {
 
 impl Many {
     /// Reads the fields of a record; none if it is the record of one subject.
-    fn of(fields: &[(String, Value)], at_ms: u64) -> Option<Self> {
-        let field = |name: &str| {
-            fields
-                .iter()
-                .rev()
-                .find(|(field, _)| field == name)
-                .map(|(_, value)| value)
-        };
-        let name = |name: &str| field(name).and_then(reply::text).unwrap_or_default();
-        let escaped = |name: &str| {
-            field(name)
-                .and_then(reply::bytes)
-                .and_then(|bytes| escape::differing(&bytes))
-        };
+    fn of(fields: &Fields, at_ms: u64) -> Option<Self> {
         Some(Self {
-            count: field("count").and_then(reply::number)?,
-            first: name("first"),
-            first_escaped: escaped("first"),
-            last: name("last"),
-            last_escaped: escaped("last"),
-            began_ms: field("began_ms").and_then(reply::number).unwrap_or(at_ms),
-            until_released: field("until_released")
-                .is_some_and(|value| reply::bytes(value).is_some()),
-            held_why: field("held_why").and_then(reply::text),
+            count: fields.number("count")?,
+            first: fields.text("first").unwrap_or_default(),
+            first_escaped: fields.escaped("first"),
+            last: fields.text("last").unwrap_or_default(),
+            last_escaped: fields.escaped("last"),
+            began_ms: fields.number("began_ms").unwrap_or(at_ms),
+            until_released: fields.bytes("until_released").is_some(),
+            held_why: fields.text("held_why"),
         })
-    }
-}
-
-impl Serialize for Action {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut line = serializer.serialize_map(None)?;
-        line.serialize_entry("action_id", &self.action_id)?;
-        line.serialize_entry("at_ms", &self.at_ms)?;
-        line.serialize_entry("action", &self.action)?;
-        line.serialize_entry("who", &self.who)?;
-        line.serialize_entry("why", &self.why)?;
-        line.serialize_entry("object", &self.object)?;
-        if let Some(escaped) = &self.object_escaped {
-            line.serialize_entry("object_escaped", escaped)?;
-        }
-        line.serialize_entry("id", &self.id)?;
-        line.serialize_entry("dead_id", &self.dead_id)?;
-        if let Some(cron) = &self.cron {
-            line.serialize_entry("cron", cron)?;
-        }
-        if let Some(escaped) = &self.cron_escaped {
-            line.serialize_entry("cron_escaped", escaped)?;
-        }
-        if let Some(key) = &self.key {
-            line.serialize_entry("key", key)?;
-        }
-        if let Some(escaped) = &self.key_escaped {
-            line.serialize_entry("key_escaped", escaped)?;
-        }
-        line.serialize_entry("error", &self.error)?;
-        match &self.event {
-            Some(event) => reply::serialize_event(&mut line, event, self.event_bytes)?,
-            None => line.serialize_entry("event", &None::<()>)?,
-        }
-        if let Some(many) = &self.many {
-            line.serialize_entry("many", many)?;
-        }
-        line.end()
     }
 }
 
@@ -202,10 +153,7 @@ impl Control {
         let entries = reply::entries(answer.map_err(ControlError::redis(WHAT))?);
         let entries = entries
             .ok_or_else(|| ControlError::reply(WHAT, "an entry is not an id and its fields"))?;
-        let actions: Vec<Action> = entries
-            .into_iter()
-            .map(|(action_id, fields)| action(action_id, &fields))
-            .collect();
+        let actions: Vec<Action> = entries.into_iter().map(action).collect();
         let last = actions.last().filter(|_| actions.len() == count);
         Ok(ActionPage {
             next: last.map(|last| Cursor::from(&last.action_id)),
@@ -269,12 +217,8 @@ impl Control {
         if let Some(error) = found.wrong_type {
             return Err(error);
         }
-        let actions = found.rows.into_iter().map(|row| {
-            let (action_id, fields) = row.named(object, &FIELDS);
-            action(action_id, &fields)
-        });
         Ok(ActionPage {
-            actions: actions.collect(),
+            actions: found.rows.into_iter().map(action).collect(),
             next,
         })
     }
@@ -289,57 +233,25 @@ fn checked(cursor: &Cursor) -> Result<&str, ControlError> {
     }
 }
 
-fn action(action_id: String, fields: &[(String, Value)]) -> Action {
-    let at_ms = action_id
-        .split('-')
-        .next()
-        .and_then(|ms| ms.parse().ok())
-        .unwrap_or(0);
-    let mut action = Action {
+fn action((action_id, fields): reply::Entry) -> Action {
+    let at_ms = reply::ms_of(&action_id);
+    let text = |name| fields.text(name).unwrap_or_default();
+    Action {
         action_id: action_id.into(),
         at_ms,
-        action: String::new(),
-        who: String::new(),
-        why: String::new(),
-        object: String::new(),
-        object_escaped: None,
-        id: None,
-        dead_id: None,
-        cron: None,
-        cron_escaped: None,
-        key: None,
-        key_escaped: None,
-        error: None,
-        event: None,
-        event_bytes: None,
-        many: Many::of(fields, at_ms),
-    };
-    for (field, value) in fields {
-        let text = reply::text(value);
-        match field.as_str() {
-            "action" => action.action = text.unwrap_or_default(),
-            "who" => action.who = text.unwrap_or_default(),
-            "why" => action.why = text.unwrap_or_default(),
-            "object" => {
-                action.object_escaped =
-                    reply::bytes(value).and_then(|name| escape::differing(&name));
-                action.object = text.unwrap_or_default();
-            }
-            "id" => action.id = reply::number(value).filter(|id| *id > 0),
-            "cron" => {
-                action.cron_escaped = reply::bytes(value).and_then(|name| escape::differing(&name));
-                action.cron = text;
-            }
-            "key" => {
-                action.key_escaped = reply::bytes(value).and_then(|key| escape::differing(&key));
-                action.key = text;
-            }
-            "dead_id" => action.dead_id = text.map(RowId::from),
-            "error" => action.error = text.filter(|error| !error.is_empty()),
-            "event" => action.event = reply::bytes(value),
-            "event_bytes" => action.event_bytes = reply::number(value),
-            _ => {}
-        }
+        action: text("action"),
+        who: text("who"),
+        why: text("why"),
+        object: text("object"),
+        object_escaped: fields.escaped("object"),
+        id: fields.number("id").filter(|id| *id > 0),
+        dead_id: fields.text("dead_id").map(RowId::from),
+        cron: fields.text("cron"),
+        cron_escaped: fields.escaped("cron"),
+        key: fields.text("key"),
+        key_escaped: fields.escaped("key"),
+        error: fields.filled("error"),
+        event: fields.event(),
+        many: Many::of(&fields, at_ms),
     }
-    action
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::ended::EndedEvent;
 use super::log::LogStatus;
-use super::of_object::{Found, Row, Search};
+use super::of_object::{Found, Search};
 use super::{Control, ControlError, Cursor, RowId, reply};
 use crate::keys::Keys;
 
@@ -197,7 +197,7 @@ impl Side {
     fn has_passed(&self, ms: u64, apart_ms: u64) -> bool {
         match &self.reached {
             Place::End => true,
-            Place::After(id) => ms_of(id) + apart_ms <= ms,
+            Place::After(id) => reply::ms_of(id) + apart_ms <= ms,
             Place::Start => false,
         }
     }
@@ -224,14 +224,6 @@ fn before(id: &str) -> Place {
     id.split_once('-')
         .and_then(higher)
         .map_or(Place::Start, Place::After)
-}
-
-/// Returns the time in the id of a row, ms since the epoch.
-fn ms_of(id: &str) -> u64 {
-    id.split('-')
-        .next()
-        .and_then(|ms| ms.parse().ok())
-        .unwrap_or(0)
 }
 
 impl Look<'_> {
@@ -309,26 +301,23 @@ impl Look<'_> {
 }
 
 /// Returns the event of a row, without the id of a dead letter.
-fn event(mut row: Row) -> (RowId, EndedEvent) {
-    let [status, id, prev, attempts, error, taken, results, event] =
-        std::array::from_fn(|_| row.next());
+fn event((id, fields): reply::Entry) -> (RowId, EndedEvent) {
     let event = EndedEvent {
-        id: id.number(),
-        prev: prev.number(),
+        id: fields.number("id"),
+        prev: fields.number("prev"),
         // Dead letters have no status.
-        status: status.text().map_or(LogStatus::Dead, LogStatus::of),
-        attempts: attempts.number(),
-        error: error.text().filter(|error| !error.is_empty()),
-        results: results
-            .text()
-            .filter(|text| !text.is_empty() && results.whole_bytes.is_none()),
-        taken_ms: taken.number(),
-        at_ms: ms_of(&row.id),
+        status: fields.text("status").map_or(LogStatus::Dead, LogStatus::of),
+        attempts: fields.number("attempts"),
+        error: fields.filled("error"),
+        results: fields
+            .filled("results")
+            .filter(|_| fields.bytes("results_bytes").is_none()),
+        taken_ms: fields.number("taken"),
+        at_ms: reply::ms_of(&id),
         dead_id: None,
-        event: event.value,
-        event_bytes: event.whole_bytes,
+        event: fields.event(),
     };
-    (row.id.into(), event)
+    (id.into(), event)
 }
 
 /// Returns for each row of the log the index of the dead letter of the same event. The indexes
@@ -407,7 +396,7 @@ fn merged(log: &Side, dead: &Side, count: usize) -> (Vec<EndedEvent>, [Place; 2]
 
 #[cfg(test)]
 mod tests {
-    use super::super::of_object::Field;
+    use super::super::rows::Fields;
     use super::*;
 
     /// A stream, newest first: the id of each row, and the event if the row is of the object.
@@ -441,21 +430,11 @@ mod tests {
         while at < rows.len() && at - from < looked_max && side.rows.len() < found_max {
             let (row, event) = &rows[at];
             if let Some((id, status)) = event {
-                let no = Field::default;
-                let mut fields = vec![
-                    no(),
-                    Field {
-                        value: Some(id.to_string().into_bytes()),
-                        whole_bytes: None,
-                    },
-                ];
+                let mut fields = vec![("id".to_owned(), id.to_string().into_bytes())];
                 if !is_dead {
-                    fields[0].value = Some(status.as_str().into());
+                    fields.push(("status".to_owned(), status.as_str().into()));
                 }
-                side.rows.push(super::event(Row {
-                    id: row.clone(),
-                    fields: fields.into_iter(),
-                }));
+                side.rows.push(super::event((row.clone(), Fields(fields))));
             }
             at += 1;
         }
@@ -475,19 +454,6 @@ mod tests {
         [ms, n].map(|part| part.parse().expect("a number"))
     }
 
-    /// A small generator of numbers, so that a seed gives the same streams again.
-    struct Numbers(u64);
-
-    impl Numbers {
-        fn below(&mut self, end: u64) -> u64 {
-            self.0 = self
-                .0
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 33) % end
-        }
-    }
-
     /// Adds a row at this time, as `XADD` does.
     fn add(rows: &mut Rows, ms: u64, event: Option<(u64, LogStatus)>) -> String {
         let next = match rows.first().and_then(|(id, _)| id.split_once('-')) {
@@ -503,19 +469,19 @@ mod tests {
     #[test]
     fn pages_have_each_event_once_and_in_order() {
         for seed in 0..3000 {
-            let mut random = Numbers(seed);
+            let mut random = fastrand::Rng::with_seed(seed);
             let (mut log, mut dead, mut expected, mut ms) =
                 (Rows::new(), Rows::new(), Vec::new(), 1000);
-            for id in 1..=random.below(40) {
-                ms += [0, 0, 1, 300][random.below(4) as usize];
-                let is_logged = random.below(4) > 0;
-                let (kind, is_ours) = (random.below(3), random.below(2) > 0);
+            for id in 1..=random.u64(..40) {
+                ms += [0, 0, 1, 300][random.usize(..4)];
+                let is_logged = random.u64(..4) > 0;
+                let (kind, is_ours) = (random.u64(..3), random.u64(..2) > 0);
                 let ours = |status: LogStatus| is_ours.then_some((id, status));
                 let mut dead_id = None;
                 if kind == 0 {
                     let letter =
-                        (random.below(4) > 0).then(|| add(&mut dead, ms, ours(LogStatus::Dead)));
-                    ms += random.below(3);
+                        (random.u64(..4) > 0).then(|| add(&mut dead, ms, ours(LogStatus::Dead)));
+                    ms += random.u64(..3);
                     if is_logged {
                         add(&mut log, ms, ours(LogStatus::Dead));
                     }
@@ -527,7 +493,7 @@ mod tests {
                     expected.insert(0, (Some(id), dead_id));
                 }
             }
-            let (count, looked_max) = (1 + random.below(5) as usize, 1 + random.below(6) as usize);
+            let (count, looked_max) = (1 + random.usize(..5), 1 + random.usize(..6));
             let (mut seen, mut places) = (Vec::new(), [Place::Start, Place::Start]);
             for page in 0.. {
                 assert!(page < 1000, "seed {seed}: the pages have no end");

@@ -4,10 +4,9 @@ use std::fmt;
 
 use redis::RedisError;
 use redis::aio::ConnectionLike;
-use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use super::{Control, ControlError, Cursor, reply};
+use super::{Control, ControlError, Cursor, RowEvent, reply};
 use crate::cron::{CronSchedule, Missed};
 use crate::escape;
 use crate::event::{EVENT_BYTES_MAX, IntoEvent, ScheduleKey};
@@ -34,19 +33,21 @@ const TRIES: usize = 8;
 /// "billing","event":{…},"missed":"once","paused":false,"next_ms":1700,"last_ms":1600}`.
 /// An event above 16 KiB is left out, and `event_bytes` has its size. A job that this version of
 /// seriatim cannot read has only a name and `"invalid":true`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CronJob {
     /// Name of the job; bytes that are not UTF-8 are shown as U+FFFD.
     pub name: String,
     /// [Escaped](crate::escape::name) form of `name`, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name_escaped: Option<String>,
     /// All other values of the job; none if this version of seriatim cannot read the job.
+    #[serde(flatten, serialize_with = "or_invalid")]
     pub detail: Option<CronDetail>,
 }
 
 /// The settings and times of a [`CronJob`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CronDetail {
     /// The schedule, in the text with which it was set.
@@ -56,11 +57,11 @@ pub struct CronDetail {
     /// Name of the object; bytes that are not UTF-8 are shown as U+FFFD.
     pub object: String,
     /// [Escaped](crate::escape::name) form of `object`, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub object_escaped: Option<String>,
-    /// The event, byte for byte; none if it has more than about 16 KiB.
-    pub event: Option<Vec<u8>>,
-    /// Size of the event in bytes.
-    pub event_bytes: u64,
+    /// The event; left out if it has more than about 16 KiB.
+    #[serde(flatten)]
+    pub event: RowEvent,
     /// Treatment of ticks that came while no worker ran.
     pub missed: Missed,
     /// Whether the job is paused.
@@ -72,41 +73,18 @@ pub struct CronDetail {
     pub last_ms: Option<u64>,
     /// The reason why the job does not fire, and the remedy; none if it fires as its schedule says,
     /// or is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-impl Serialize for CronJob {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut line = serializer.serialize_map(None)?;
-        line.serialize_entry("name", &self.name)?;
-        if let Some(escaped) = &self.name_escaped {
-            line.serialize_entry("name_escaped", escaped)?;
-        }
-        let Some(job) = &self.detail else {
-            line.serialize_entry("invalid", &true)?;
-            return line.end();
-        };
-        line.serialize_entry("schedule", &job.schedule)?;
-        line.serialize_entry("zone", &job.zone)?;
-        line.serialize_entry("object", &job.object)?;
-        if let Some(escaped) = &job.object_escaped {
-            line.serialize_entry("object_escaped", escaped)?;
-        }
-        match &job.event {
-            Some(event) => reply::serialize_event(&mut line, event, None)?,
-            None => {
-                line.serialize_entry("event", &None::<()>)?;
-                line.serialize_entry("event_bytes", &job.event_bytes)?;
-            }
-        }
-        line.serialize_entry("missed", &job.missed)?;
-        line.serialize_entry("paused", &job.paused)?;
-        line.serialize_entry("next_ms", &job.next_ms)?;
-        line.serialize_entry("last_ms", &job.last_ms)?;
-        if let Some(problem) = &job.problem {
-            line.serialize_entry("problem", problem)?;
-        }
-        line.end()
+/// Serializes the settings of a job; if the job cannot be read, that it is invalid.
+fn or_invalid<S: Serializer>(
+    detail: &Option<CronDetail>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match detail {
+        Some(detail) => detail.serialize(serializer),
+        None => serializer.collect_map([("invalid", true)]),
     }
 }
 
@@ -441,8 +419,7 @@ fn job(found: CronReply, now_ms: u64) -> CronJob {
             zone: plan.zone,
             object: String::from_utf8_lossy(&value.object).into_owned(),
             object_escaped: escape::differing(&value.object),
-            event: (event_bytes == value.event.len() as u64).then_some(value.event),
-            event_bytes,
+            event: RowEvent::if_whole(value.event, Some(event_bytes)),
             missed: plan.missed,
             paused: value.is_paused,
             next_ms: found

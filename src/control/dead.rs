@@ -2,11 +2,10 @@
 //! operator reads, retries or drops them.
 
 use redis::Value;
-use serde::ser::SerializeMap as _;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::of_object::Search;
-use super::{Control, ControlError, Cursor, RowId, log, reply};
+use super::{Control, ControlError, Cursor, RowEvent, RowId, log, reply};
 use crate::escape;
 use crate::wire::operator::{self, Record};
 pub use crate::wire::operator::{By, Settle, Settled};
@@ -19,13 +18,8 @@ pub const PER_CALL_MAX: usize = operator::DEAD_PER_CALL_MAX;
 ///
 /// A dead letter serializes as
 /// `{"dead_id":"1700-0","id":12,"prev":7,"object":"work:1","event":{…},"error":"…","attempts":0}`.
-/// The event is as it was emitted, with one change: CR and LF, which JSON allows only as white
-/// space, become spaces. So a dead letter stays on one line. If the event is not JSON, `event_text`
-/// has it instead of `event`. If it is not UTF-8, `event_hex` has it.
-///
-/// With [`Control::with_event_bytes_max`] an event may be cut. Then `event_text` or `event_hex` has
-/// its beginning, and `"event_bytes"`, the length of the whole event, follows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// [`RowEvent`] describes the form of the event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DeadLetter {
     /// Id of the dead letter.
@@ -37,11 +31,11 @@ pub struct DeadLetter {
     /// The object.
     pub object: String,
     /// [Escaped](crate::escape::name) form of `object`, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub object_escaped: Option<String>,
-    /// The event, byte for byte. With [`Control::with_event_bytes_max`], only its first bytes.
-    pub event: Vec<u8>,
-    /// Length of the whole event in bytes, if `event` is only its beginning.
-    pub event_bytes: Option<u64>,
+    /// The event. With [`Control::with_event_bytes_max`], only its first bytes.
+    #[serde(flatten)]
+    pub event: RowEvent,
     /// The reason why the event became a dead letter.
     pub error: String,
     /// Number of failed attempts: deliveries that ended as transient. A rejection does not count.
@@ -52,23 +46,6 @@ impl DeadLetter {
     /// Returns the escaped name of the object.
     fn shown(&self) -> &str {
         self.object_escaped.as_deref().unwrap_or(&self.object)
-    }
-}
-
-impl Serialize for DeadLetter {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut line = serializer.serialize_map(None)?;
-        line.serialize_entry("dead_id", &self.dead_id)?;
-        line.serialize_entry("id", &self.id)?;
-        line.serialize_entry("prev", &self.prev)?;
-        line.serialize_entry("object", &self.object)?;
-        if let Some(escaped) = &self.object_escaped {
-            line.serialize_entry("object_escaped", escaped)?;
-        }
-        reply::serialize_event(&mut line, &self.event, self.event_bytes)?;
-        line.serialize_entry("error", &self.error)?;
-        line.serialize_entry("attempts", &self.attempts)?;
-        line.end()
     }
 }
 
@@ -186,14 +163,8 @@ impl Control {
         if let Some(error) = found.wrong_type {
             return Err(error);
         }
-        let letters = found.rows.into_iter().map(|row| {
-            let (dead_id, fields) = row.named(object, &fields);
-            letter(dead_id, fields).ok_or_else(|| {
-                ControlError::reply("events.dead", "an entry is not an id and its fields")
-            })
-        });
         Ok(DeadPage {
-            letters: letters.collect::<Result<_, _>>()?,
+            letters: found.rows.into_iter().map(letter).collect(),
             next,
         })
     }
@@ -420,13 +391,8 @@ impl Control {
             .await?;
             let [_, _, _, entries, more] =
                 <[Value; 5]>::try_from(items).map_err(|_| unreadable())?;
-            let some: Option<Vec<DeadLetter>> = reply::entries(entries).and_then(|entries| {
-                entries
-                    .into_iter()
-                    .map(|(dead_id, fields)| letter(dead_id, fields))
-                    .collect()
-            });
-            letters.extend(some.ok_or_else(unreadable)?);
+            let some = reply::entries(entries).ok_or_else(unreadable)?;
+            letters.extend(some.into_iter().map(letter));
             let is_cut = reply::number(&more).is_some_and(|more| more > 0);
             match letters.last() {
                 Some(_) if is_cut && event_bytes_max > 0 => return Ok((letters, true)),
@@ -471,33 +437,15 @@ fn checked(dead_id: &str) -> Result<&str, ControlError> {
     }
 }
 
-fn letter(dead_id: String, fields: Vec<(String, Value)>) -> Option<DeadLetter> {
-    let mut letter = DeadLetter {
+fn letter((dead_id, fields): reply::Entry) -> DeadLetter {
+    DeadLetter {
         dead_id: dead_id.into(),
-        id: None,
-        prev: None,
-        object: String::new(),
-        object_escaped: None,
-        event: Vec::new(),
-        event_bytes: None,
-        error: String::new(),
-        attempts: None,
-    };
-    for (field, value) in &fields {
-        match field.as_str() {
-            "id" => letter.id = reply::number(value),
-            "prev" => letter.prev = reply::number(value),
-            "object" => {
-                letter.object_escaped = escape::differing(&reply::bytes(value)?);
-                letter.object = reply::text(value)?;
-            }
-            "event" => letter.event = reply::bytes(value)?,
-            "event_bytes" => letter.event_bytes = reply::number(value),
-            "error" => letter.error = reply::text(value)?,
-            "attempts" => letter.attempts = reply::number(value),
-            _ => {}
-        }
+        id: fields.number("id"),
+        prev: fields.number("prev"),
+        object: fields.text("object").unwrap_or_default(),
+        object_escaped: fields.escaped("object"),
+        event: fields.event().unwrap_or(RowEvent::Whole(Vec::new())),
+        error: fields.text("error").unwrap_or_default(),
+        attempts: fields.number("attempts"),
     }
-    letter.event_bytes = reply::whole_bytes(&letter.event, letter.event_bytes);
-    Some(letter)
 }

@@ -4,12 +4,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use serde::ser::SerializeMap as _;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::chain::{self, Look, Place};
 use super::log::LogStatus;
-use super::{Control, ControlError, RowId, reply};
+use super::{Control, ControlError, RowEvent, RowId, reply};
 
 /// Number of log rows that [`Control::ended`] reads, and also of dead letters. It reads the newest
 /// ones.
@@ -21,9 +20,9 @@ pub const EVENTS_MAX: usize = 5;
 ///
 /// It serializes as
 /// `{"id":12,"prev":7,"status":"dead","attempts":3,"error":"…","taken_ms":1690,"at_ms":1700,"dead_id":"1700-0"}`.
-/// If handlers had results, `"results":{"mail":…}` follows the error. An event that was read has the
-/// same form as the event of a [dead letter](super::DeadLetter), at the end.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// If handlers had results, `"results":{"mail":…}` follows the error. An event that was read is at
+/// the end, in the form of [`RowEvent`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct EndedEvent {
     /// Id of the event; none if the row lacks it.
@@ -38,6 +37,10 @@ pub struct EndedEvent {
     pub error: Option<String>,
     /// Results of its handlers, as one JSON object as in the log. None if there are no results, or
     /// if they exceed 64 KiB.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "reply::as_json"
+    )]
     pub results: Option<String>,
     /// Time at which the worker that finalized the event had taken it, ms since the epoch by Redis'
     /// clock; none for a dead letter without a log row, or if an operator skipped the event.
@@ -47,30 +50,8 @@ pub struct EndedEvent {
     /// Id of the dead letter of this event, if the dead letter still exists.
     pub dead_id: Option<RowId>,
     /// The event, or its beginning; none if it was not read. [`Control::ended`] reads no events.
-    pub event: Option<Vec<u8>>,
-    /// Length of the whole event in bytes, if `event` is only its beginning.
-    pub event_bytes: Option<u64>,
-}
-
-impl Serialize for EndedEvent {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut line = serializer.serialize_map(None)?;
-        line.serialize_entry("id", &self.id)?;
-        line.serialize_entry("prev", &self.prev)?;
-        line.serialize_entry("status", &self.status)?;
-        line.serialize_entry("attempts", &self.attempts)?;
-        line.serialize_entry("error", &self.error)?;
-        if let Some(results) = &self.results {
-            line.serialize_entry("results", &reply::AsJson(results))?;
-        }
-        line.serialize_entry("taken_ms", &self.taken_ms)?;
-        line.serialize_entry("at_ms", &self.at_ms)?;
-        line.serialize_entry("dead_id", &self.dead_id)?;
-        if let Some(event) = &self.event {
-            reply::serialize_event(&mut line, event, self.event_bytes)?;
-        }
-        line.end()
-    }
+    #[serde(flatten)]
+    pub event: Option<RowEvent>,
 }
 
 impl EndedEvent {

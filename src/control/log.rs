@@ -10,12 +10,10 @@ use std::fmt;
 
 use redis::Value;
 use redis::aio::ConnectionLike;
-use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::{Control, ControlError, Cursor, RowId, reply};
-use crate::escape;
+use super::{Control, ControlError, Cursor, RowEvent, RowId, reply};
 use crate::wire;
 
 /// Maximum number of rows that one call reads. It is small, because events may be large.
@@ -78,9 +76,9 @@ impl fmt::Display for LogStatus {
 /// A row serializes as
 /// `{"log_id":"1700-0","status":"completed","id":12,"prev":7,"object":"work:1","event":{…},"error":null,"attempts":0,"taken_ms":1690,
 /// "finalized_ms":1700}`.
-/// The event has the same form as the event of a [dead letter](super::DeadLetter), also if it is
-/// cut. If handlers had results, `"results":{"mail":…}` follows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// [`RowEvent`] describes the form of the event. If handlers had results, `"results":{"mail":…}`
+/// follows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LogEntry {
     /// Id of the row.
@@ -94,11 +92,11 @@ pub struct LogEntry {
     /// The object.
     pub object: String,
     /// [Escaped](crate::escape::name) form of `object`, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub object_escaped: Option<String>,
-    /// The event, byte for byte. With [`Control::with_event_bytes_max`], only its first bytes.
-    pub event: Vec<u8>,
-    /// Length of the whole event in bytes, if `event` is only its beginning.
-    pub event_bytes: Option<u64>,
+    /// The event. With [`Control::with_event_bytes_max`], only its first bytes.
+    #[serde(flatten)]
+    pub event: RowEvent,
     /// Last error; none if the event was delivered.
     pub error: Option<String>,
     /// Number of failed attempts: deliveries that ended as transient.
@@ -119,7 +117,8 @@ impl LogEntry {
     /// producer wrote into the event. None if the member is absent or the event is not a JSON
     /// object, or is cut. If the member occurs twice, the last one counts.
     pub fn member(&self, name: &str) -> Option<String> {
-        let members: BTreeMap<String, &RawValue> = serde_json::from_slice(&self.event).ok()?;
+        let members: BTreeMap<String, &RawValue> =
+            serde_json::from_slice(self.event.bytes()).ok()?;
         members
             .get(name)
             .map(|value| value.get().replace(['\r', '\n'], " "))
@@ -139,29 +138,6 @@ impl LogEntry {
     /// Returns the result of a handler as JSON text on one line; none if the handler had no result.
     pub fn result(&self, handler: &str) -> Option<String> {
         self.results().remove(handler)
-    }
-}
-
-impl Serialize for LogEntry {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut line = serializer.serialize_map(None)?;
-        line.serialize_entry("log_id", &self.log_id)?;
-        line.serialize_entry("status", self.status.as_str())?;
-        line.serialize_entry("id", &self.id)?;
-        line.serialize_entry("prev", &self.prev)?;
-        line.serialize_entry("object", &self.object)?;
-        if let Some(escaped) = &self.object_escaped {
-            line.serialize_entry("object_escaped", escaped)?;
-        }
-        reply::serialize_event(&mut line, &self.event, self.event_bytes)?;
-        line.serialize_entry("error", &self.error)?;
-        line.serialize_entry("attempts", &self.attempts)?;
-        line.serialize_entry("taken_ms", &self.taken_ms)?;
-        line.serialize_entry("finalized_ms", &self.finalized_ms)?;
-        if let Some(results) = &self.results {
-            line.serialize_entry("results", &reply::AsJson(results))?;
-        }
-        line.end()
     }
 }
 
@@ -291,9 +267,7 @@ pub(super) async fn rows<C: ConnectionLike>(
 
 fn page(items: Vec<Value>, count: usize) -> Option<LogPage> {
     let [written, kept, last_id, entries, more] = <[Value; 5]>::try_from(items).ok()?;
-    let entries = reply::entries(entries)?
-        .into_iter()
-        .map(|(log_id, fields)| entry(log_id, &fields));
+    let entries = reply::entries(entries)?.into_iter().map(entry);
     let entries: Vec<LogEntry> = entries.collect::<Option<_>>()?;
     let is_cut = reply::number(&more)? > 0 || entries.len() >= count;
     Some(LogPage {
@@ -308,41 +282,19 @@ fn page(items: Vec<Value>, count: usize) -> Option<LogPage> {
     })
 }
 
-fn entry(log_id: String, fields: &[(String, Value)]) -> Option<LogEntry> {
-    let finalized_ms = log_id.split('-').next()?.parse().ok()?;
-    let mut entry = LogEntry {
+fn entry((log_id, fields): reply::Entry) -> Option<LogEntry> {
+    Some(LogEntry {
+        finalized_ms: log_id.split('-').next()?.parse().ok()?,
         log_id: log_id.into(),
-        status: LogStatus::Other(String::new()),
-        id: None,
-        prev: None,
-        object: String::new(),
-        object_escaped: None,
-        event: Vec::new(),
-        event_bytes: None,
-        error: None,
-        attempts: None,
-        taken_ms: None,
-        results: None,
-        finalized_ms,
-    };
-    for (field, value) in fields {
-        match field.as_str() {
-            "status" => entry.status = LogStatus::of(reply::text(value)?),
-            "id" => entry.id = reply::number(value),
-            "prev" => entry.prev = reply::number(value),
-            "object" => {
-                entry.object_escaped = escape::differing(&reply::bytes(value)?);
-                entry.object = reply::text(value)?;
-            }
-            "event" => entry.event = reply::bytes(value)?,
-            "event_bytes" => entry.event_bytes = reply::number(value),
-            "error" => entry.error = reply::text(value).filter(|error| !error.is_empty()),
-            "attempts" => entry.attempts = reply::number(value),
-            "results" => entry.results = reply::text(value).filter(|results| !results.is_empty()),
-            "taken" => entry.taken_ms = reply::number(value),
-            _ => {}
-        }
-    }
-    entry.event_bytes = reply::whole_bytes(&entry.event, entry.event_bytes);
-    Some(entry)
+        status: LogStatus::of(fields.text("status").unwrap_or_default()),
+        id: fields.number("id"),
+        prev: fields.number("prev"),
+        object: fields.text("object").unwrap_or_default(),
+        object_escaped: fields.escaped("object"),
+        event: fields.event().unwrap_or(RowEvent::Whole(Vec::new())),
+        error: fields.filled("error"),
+        attempts: fields.number("attempts"),
+        taken_ms: fields.number("taken"),
+        results: fields.filled("results"),
+    })
 }

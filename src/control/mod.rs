@@ -23,6 +23,7 @@
 //! - [`shares`](mod@shares): sets the weights, priorities and limits of groups, and reads how far they
 //!   are used
 //! - [`actions`](mod@actions): lists the recorded actions of operators
+//! - [`rows`]: the event of a row in these lists
 //! - [`log`](mod@log): reads the event log, in the order of finalizing
 //! - [`forget`](mod@forget): deletes the last ids of idle objects
 //! - [`under_work`](mod@under_work): finds the longest queues of objects that workers have in hand
@@ -64,6 +65,7 @@ pub(crate) mod names;
 mod of_object;
 pub mod repair;
 mod reply;
+pub mod rows;
 pub mod rules;
 mod scan;
 pub mod schedules;
@@ -91,6 +93,7 @@ pub use self::inspect::Inspection;
 pub use self::limits::{LimitDone, QueueLimit};
 pub use self::log::{LogEntry, LogPage, LogStatus};
 pub use self::repair::{Repair, RepairReport, RepairStep};
+pub use self::rows::RowEvent;
 pub use self::rules::{Rule, Rules};
 pub use self::schedules::{CancelledSchedule, SchedulePage, ScheduledEvent};
 pub use self::shares::{Priority, SelectorShare, Share, ShareDone, ShareFigures, ShareWait};

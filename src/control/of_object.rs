@@ -5,6 +5,7 @@
 use redis::Value;
 use redis::aio::ConnectionLike;
 
+use super::rows::Fields;
 use super::{ControlError, Cursor, reply};
 use crate::keys::Keys;
 use crate::wire;
@@ -31,61 +32,12 @@ pub(super) struct Search<'a> {
     pub fields: &'a [(&'a str, usize)],
 }
 
-/// A value of a field.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Field {
-    /// The value, or its beginning; none if the row lacks the field.
-    pub value: Option<Vec<u8>>,
-    /// Length of the whole value, if it is cut.
-    pub whole_bytes: Option<u64>,
-}
-
-impl Field {
-    pub(super) fn text(&self) -> Option<String> {
-        self.value
-            .as_deref()
-            .map(|value| String::from_utf8_lossy(value).into_owned())
-    }
-
-    pub(super) fn number(&self) -> Option<u64> {
-        self.text()?.parse().ok()
-    }
-}
-
-/// A row of the object: the id of the row, and one value for each requested field.
-pub(super) struct Row {
-    pub id: String,
-    pub fields: std::vec::IntoIter<Field>,
-}
-
-impl Row {
-    /// Returns the next of the requested fields.
-    pub(super) fn next(&mut self) -> Field {
-        self.fields.next().unwrap_or_default()
-    }
-
-    /// Returns the row in the form of [`reply::entries`]: with the name of each field, and with the
-    /// object. A cut field `event` comes with `event_bytes`, its whole length.
-    pub(super) fn named(self, object: &[u8], names: &[(&str, usize)]) -> reply::Entry {
-        let mut fields = vec![("object".to_owned(), Value::BulkString(object.to_vec()))];
-        for ((name, _), Field { value, whole_bytes }) in names.iter().zip(self.fields) {
-            fields.extend(value.map(|value| ((*name).to_owned(), Value::BulkString(value))));
-            if let (Some(bytes), "event") = (whole_bytes, *name) {
-                fields.push((
-                    "event_bytes".to_owned(),
-                    Value::BulkString(bytes.to_string().into_bytes()),
-                ));
-            }
-        }
-        (self.id, fields)
-    }
-}
-
 /// The result of a search.
 #[derive(Default)]
 pub(super) struct Found {
-    /// The rows of the object, in the order of the search.
-    pub rows: Vec<Row>,
+    /// The rows of the object, in the order of the search. Each has its object, and for a cut field
+    /// `NAME` also `NAME_bytes`, the length of the whole value.
+    pub rows: Vec<reply::Entry>,
     /// Number of rows that were looked at.
     pub looked: u64,
     /// Id of the last row that was looked at; none if there was no row.
@@ -154,7 +106,7 @@ impl Search<'_> {
             let items = reply::after("of_object", answer)
                 .map_err(|answer| ControlError::reply(WHAT, answer))?;
             let unknown = || ControlError::reply(WHAT, "it is not a count, an id and rows");
-            let (looked, last, is_cut, rows) = page(items).ok_or_else(unknown)?;
+            let (looked, last, is_cut, rows) = self.page(items).ok_or_else(unknown)?;
             found.looked += looked;
             found.rows.extend(rows);
             if looked > 0 {
@@ -173,38 +125,30 @@ impl Search<'_> {
         }
         Ok(found)
     }
-}
 
-fn page(items: Vec<Value>) -> Option<(u64, String, bool, Vec<Row>)> {
-    let mut items = items.into_iter();
-    let (looked, last) = (reply::number(&items.next()?)?, reply::text(&items.next()?)?);
-    let is_cut = reply::number(&items.next()?)? > 0;
-    Some((looked, last, is_cut, items.map(row).collect::<Option<_>>()?))
-}
+    fn page(&self, items: Vec<Value>) -> Option<(u64, String, bool, Vec<reply::Entry>)> {
+        let mut items = items.into_iter();
+        let (looked, last) = (reply::number(&items.next()?)?, reply::text(&items.next()?)?);
+        let is_cut = reply::number(&items.next()?)? > 0;
+        let rows = items.map(|item| self.row(item)).collect::<Option<_>>()?;
+        Some((looked, last, is_cut, rows))
+    }
 
-fn row(item: Value) -> Option<Row> {
-    let mut items = reply::array(item)?.into_iter();
-    let id = reply::text(&items.next()?)?;
-    let fields: Vec<Field> = items.map(field).collect::<Option<_>>()?;
-    Some(Row {
-        id,
-        fields: fields.into_iter(),
-    })
-}
-
-fn field(item: Value) -> Option<Field> {
-    match item {
-        Value::Nil => Some(Field::default()),
-        Value::Array(pair) => {
-            let [value, whole_bytes] = <[Value; 2]>::try_from(pair).ok()?;
-            Some(Field {
-                value: Some(reply::bytes(&value)?),
-                whole_bytes: Some(reply::number(&whole_bytes)?),
-            })
+    fn row(&self, item: Value) -> Option<reply::Entry> {
+        let mut values = reply::array(item)?.into_iter();
+        let id = reply::text(&values.next()?)?;
+        let mut fields = vec![("object".to_owned(), self.object.to_vec())];
+        for ((name, _), value) in self.fields.iter().zip(values) {
+            match value {
+                Value::Nil => {}
+                Value::Array(pair) => {
+                    let [value, whole_bytes] = <[Value; 2]>::try_from(pair).ok()?;
+                    fields.push(((*name).to_owned(), reply::bytes(&value)?));
+                    fields.push((format!("{name}_bytes"), reply::bytes(&whole_bytes)?));
+                }
+                value => fields.push(((*name).to_owned(), reply::bytes(&value)?)),
+            }
         }
-        value => Some(Field {
-            value: Some(reply::bytes(&value)?),
-            whole_bytes: None,
-        }),
+        Some((id, Fields(fields)))
     }
 }

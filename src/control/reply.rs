@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use redis::Value;
 use redis::aio::ConnectionLike;
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::ser::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::ControlError;
+use super::rows::Fields;
 
 /// Returns the time of Redis, ms since the epoch.
 pub(super) async fn now_ms<C: ConnectionLike>(conn: &mut C) -> Result<u64, ControlError> {
@@ -53,7 +54,7 @@ pub(super) fn array(value: Value) -> Option<Vec<Value>> {
 }
 
 /// An entry of a stream: its id and its fields.
-pub(super) type Entry = (String, Vec<(String, Value)>);
+pub(super) type Entry = (String, Fields);
 
 /// Parses the entries of a stream from the reply of `XRANGE`.
 pub(super) fn entries(value: Value) -> Option<Vec<Entry>> {
@@ -62,11 +63,19 @@ pub(super) fn entries(value: Value) -> Option<Vec<Entry>> {
         let mut flat = array(flat)?.into_iter();
         let mut fields = Vec::with_capacity(flat.len() / 2);
         while let (Some(field), Some(value)) = (flat.next(), flat.next()) {
-            fields.push((text(&field)?, value));
+            fields.push((text(&field)?, bytes(&value)?));
         }
-        Some((text(&id)?, fields))
+        Some((text(&id)?, Fields(fields)))
     };
     array(value)?.into_iter().map(entry).collect()
+}
+
+/// Returns the time in the id of a stream entry, ms since the epoch.
+pub(super) fn ms_of(id: &str) -> u64 {
+    id.split('-')
+        .next()
+        .and_then(|ms| ms.parse().ok())
+        .unwrap_or(0)
 }
 
 /// Returns whether the text is a complete id of a stream entry.
@@ -97,60 +106,19 @@ fn parts(id: &str) -> Option<(u64, u64)> {
     Some((number(ms)?, number(n)?))
 }
 
-/// Writes an event into a JSON line, as the member `event`. If it is not JSON, the member is
-/// `event_text`; if it is not UTF-8, `event_hex`.
-///
-/// `event_bytes` is the length of the whole event if `event` is only its beginning. A beginning is
-/// never written as JSON, because the beginning of a number is another number.
-pub(super) fn serialize_event<M: SerializeMap>(
-    line: &mut M,
-    event: &[u8],
-    event_bytes: Option<u64>,
-) -> Result<(), M::Error> {
-    let in_one_line: Vec<u8> = event
-        .iter()
-        .map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b })
-        .collect();
-    if let (Ok(event), None) = (
-        serde_json::from_slice::<&RawValue>(&in_one_line),
-        event_bytes,
-    ) {
-        line.serialize_entry("event", event)
-    } else if let Ok(text) = std::str::from_utf8(event) {
-        line.serialize_entry("event_text", text)
-    } else {
-        let hex: String = event.iter().map(|byte| format!("{byte:02x}")).collect();
-        line.serialize_entry("event_hex", &hex)
-    }?;
-    event_bytes.map_or(Ok(()), |bytes| line.serialize_entry("event_bytes", &bytes))
-}
-
-/// Returns the length of the whole event, if `event` is only its beginning. `told` is the field
-/// `event_bytes` of a row. Another program may have written any number there.
-pub(super) fn whole_bytes(event: &[u8], told: Option<u64>) -> Option<u64> {
-    told.filter(|told| usize::try_from(*told).is_ok_and(|told| told > event.len()))
-}
-
-/// A JSON text that is written unchanged, on one line. A text that is not JSON is written as a JSON
-/// string.
-pub(super) struct AsJson<'a>(pub(super) &'a str);
-
-impl Serialize for AsJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let in_one_line = self.0.replace(['\r', '\n'], " ");
-        match serde_json::from_str::<&RawValue>(&in_one_line) {
-            Ok(json) => json.serialize(serializer),
-            Err(_) => serializer.serialize_str(self.0),
-        }
-    }
-}
-
-/// Serializes a field that has JSON text as [`AsJson`] does.
+/// Serializes a JSON text unchanged, on one line. A text that is not JSON is written as a JSON string.
 pub(super) fn as_json<S: Serializer>(
     text: &Option<String>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    text.as_deref().map(AsJson).serialize(serializer)
+    let Some(text) = text else {
+        return serializer.serialize_none();
+    };
+    let in_one_line = text.replace(['\r', '\n'], " ");
+    match serde_json::from_str::<&RawValue>(&in_one_line) {
+        Ok(json) => json.serialize(serializer),
+        Err(_) => serializer.serialize_str(text),
+    }
 }
 
 /// Returns the members of a JSON object, each as text on one line. Empty if the text is not a JSON

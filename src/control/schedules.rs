@@ -1,10 +1,9 @@
 //! Schedules: events that are queued when they are due. They are listed, and an operator cancels
 //! one.
 
-use serde::ser::SerializeMap as _;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
-use super::{By, Control, ControlError, Cursor, reply};
+use super::{By, Control, ControlError, Cursor, RowEvent};
 use crate::escape;
 use crate::event::{ScheduleKey, object_and_key};
 pub use crate::wire::operator::CancelledSchedule;
@@ -21,58 +20,32 @@ pub const PER_CALL_MAX: usize = 100;
 /// key differs from the key, `key_escaped` has the escaped key. If the event
 /// is queued, `"queued":true` is added. An event above 8 KiB is left out, and `event_bytes` has its
 /// size.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ScheduledEvent {
     /// Name of the object; bytes that are not UTF-8 are shown as U+FFFD.
     pub object: String,
     /// [Escaped](crate::escape::name) form of `object`, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub object_escaped: Option<String>,
     /// Key of the schedule; bytes that are not UTF-8 are shown as U+FFFD. A key that begins with `-`
     /// was made by the emitter.
     pub key: String,
     /// [Escaped](crate::escape::name) form of `key`, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub key_escaped: Option<String>,
     /// Due time, ms since the epoch; none if the schedule is due at once, or broken, which
     /// [`Control::check`] reports. If the event is already queued, the time at which it was queued.
     pub due_ms: Option<u64>,
     /// Whether the schedule is due at once, without a due time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub at_once: bool,
-    /// The event, byte for byte; none if it has more than 8 KiB.
-    pub event: Option<Vec<u8>>,
-    /// Size of the event in bytes; none if the schedule is broken.
-    pub event_bytes: Option<u64>,
     /// Whether the event is already queued and no worker has taken it yet.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub queued: bool,
-}
-
-impl Serialize for ScheduledEvent {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut line = serializer.serialize_map(None)?;
-        line.serialize_entry("object", &self.object)?;
-        if let Some(escaped) = &self.object_escaped {
-            line.serialize_entry("object_escaped", escaped)?;
-        }
-        line.serialize_entry("key", &self.key)?;
-        if let Some(escaped) = &self.key_escaped {
-            line.serialize_entry("key_escaped", escaped)?;
-        }
-        line.serialize_entry("due_ms", &self.due_ms)?;
-        if self.at_once {
-            line.serialize_entry("at_once", &true)?;
-        }
-        if self.queued {
-            line.serialize_entry("queued", &true)?;
-        }
-        match &self.event {
-            Some(event) => reply::serialize_event(&mut line, event, None)?,
-            None => {
-                line.serialize_entry("event", &None::<()>)?;
-                line.serialize_entry("event_bytes", &self.event_bytes)?;
-            }
-        }
-        line.end()
-    }
+    /// The event; left out if it has more than 8 KiB.
+    #[serde(flatten)]
+    pub event: RowEvent,
 }
 
 /// One page of schedules.
@@ -215,9 +188,6 @@ fn place(cursor: &Cursor) -> Result<(String, Vec<u8>), ControlError> {
 fn event(found: ScheduledReply) -> ScheduledEvent {
     let (object, key) = object_and_key(&found.member).unwrap_or((&[], &found.member));
     let due = found.due.parse().ok().map(DueTime::read);
-    let is_shown = found
-        .event_bytes
-        .is_some_and(|bytes| bytes == found.event.len() as u64);
     ScheduledEvent {
         object: String::from_utf8_lossy(object).into_owned(),
         object_escaped: escape::differing(object),
@@ -225,8 +195,7 @@ fn event(found: ScheduledReply) -> ScheduledEvent {
         key_escaped: escape::differing(key),
         due_ms: due.and_then(DueTime::ms),
         at_once: due == Some(DueTime::AtOnce),
-        event_bytes: found.event_bytes,
-        event: is_shown.then_some(found.event),
+        event: RowEvent::if_whole(found.event, found.event_bytes),
         queued: found.is_queued,
     }
 }

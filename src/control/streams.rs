@@ -78,14 +78,9 @@ async fn size<C: ConnectionLike>(conn: &mut C, key: &str) -> Result<StreamStats,
         reply::number(written).unwrap_or(0),
     );
     let first = reply::text(first).unwrap_or_default();
-    let oldest_ms = first
-        .split('-')
-        .next()
-        .and_then(|ms| ms.parse().ok())
-        .filter(|_| rows > 0);
     Ok(StreamStats {
         rows,
         written,
-        oldest_ms,
+        oldest_ms: (rows > 0).then(|| reply::ms_of(&first)),
     })
 }

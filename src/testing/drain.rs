@@ -361,7 +361,7 @@ async fn look_back(
                 &letter.object,
                 letter.id.unwrap_or(0),
                 letter.prev.unwrap_or(0),
-                letter.event,
+                letter.event.into_bytes(),
             );
             locked(seen).dead(event, letter.error);
         }

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use seriatim::control::actions::Action;
 use seriatim::control::dead::{Settle, Settled};
-use seriatim::control::{By, ControlError, Cursor, RowId};
+use seriatim::control::{By, ControlError, Cursor, RowEvent, RowId};
 use seriatim::sink::Stop;
 
 use crate::state::State;
@@ -202,7 +202,10 @@ async fn a_drop_is_logged_with_who_and_why_and_the_event() {
         ("work:1", Some(12), Some("1700-0"))
     );
     assert_eq!(
-        (drop.error.as_deref(), drop.event.as_deref()),
+        (
+            drop.error.as_deref(),
+            drop.event.as_ref().map(RowEvent::bytes)
+        ),
         (Some("no\nway"), Some(&b"{\"secret\":1}"[..]))
     );
     let (now_s, _): (u64, u64) = redis.console().await.run(&["TIME"]).await;

@@ -120,7 +120,7 @@ fn short(row: &LogEntry) -> String {
         ..
     } = row;
     let number = |number: &Option<u64>| number.map_or("?".to_owned(), |number| number.to_string());
-    let event = String::from_utf8_lossy(event);
+    let event = String::from_utf8_lossy(event.bytes());
     let error = error.as_deref().unwrap_or("-");
     format!(
         "{status} {} {} {object} {event} {error} {}",

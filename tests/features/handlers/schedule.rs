@@ -5,7 +5,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use seriatim::control::{By, Control};
+use seriatim::control::{By, Control, RowEvent};
 use seriatim::emit::Emitter;
 use seriatim::event::Json;
 use seriatim::handlers::{Failure, HandlerContext, HandlerEmitError, Handlers};
@@ -29,7 +29,7 @@ async fn schedules(control: &Control, object: &str) -> Vec<(String, u64, String)
         .schedules_of(object, None, 100)
         .await
         .expect("a page");
-    let text = |event: Option<Vec<u8>>| String::from_utf8(event.expect("an event")).expect("text");
+    let text = |event: RowEvent| String::from_utf8(event.into_bytes()).expect("text");
     let mut all: Vec<_> = page
         .schedules
         .into_iter()

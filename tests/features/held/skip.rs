@@ -49,7 +49,7 @@ async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
         .expect("asked")
         .expect("it is there");
     assert_eq!(
-        (dead.id, dead.prev, dead.object.as_str(), &dead.event[..]),
+        (dead.id, dead.prev, dead.object.as_str(), dead.event.bytes()),
         (Some(12), Some(9), "work:1", &b"{\"n\":1}"[..])
     );
     let error = "skipped: crashes: died 5 times with this event in hand";

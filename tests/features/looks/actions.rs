@@ -2,7 +2,7 @@
 
 use seriatim::control::actions::{LOOKED_MAX, PER_CALL_MAX};
 use seriatim::control::dead;
-use seriatim::control::{By, ControlError, Cursor, Settle};
+use seriatim::control::{By, ControlError, Cursor, RowEvent, Settle};
 
 use super::empty;
 use crate::support::control;
@@ -47,7 +47,10 @@ async fn the_actions_on_one_object_are_listed() {
         (of.actions, of.next),
         (vec![all[0].clone(), all[1].clone(), all[3].clone()], None)
     );
-    assert_eq!(all[3].event_bytes, Some(10_000));
+    assert_eq!(
+        all[3].event.as_ref().and_then(RowEvent::whole_bytes),
+        Some(10_000)
+    );
     // Pages of any size give the same list.
     let first = control
         .actions_of("work:1", None, 1)

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use seriatim::control::chain::{EVENT_BYTES_MAX, LOOKED_MAX};
-use seriatim::control::{ChainPage, ControlError, Cursor, EndedEvent, LogStatus, RowId};
+use seriatim::control::{ChainPage, ControlError, Cursor, EndedEvent, LogStatus, RowEvent, RowId};
 
 use super::empty;
 use crate::state::State;
@@ -91,8 +91,8 @@ async fn a_row_shows_the_event_and_its_end() {
     assert_eq!(
         (
             large.id,
-            large.event.as_ref().map(Vec::len),
-            large.event_bytes
+            large.event.as_ref().map(|event| event.bytes().len()),
+            large.event.as_ref().and_then(RowEvent::whole_bytes)
         ),
         (Some(13), Some(4096), Some(4098))
     );
@@ -117,7 +117,7 @@ async fn a_row_shows_the_event_and_its_end() {
         let page = control.chain("work:1", None, 1).await.expect("a page");
         let event = page.rows[0].event.as_ref().expect("an event");
         assert_eq!(
-            (event.len(), page.rows[0].event_bytes.is_some()),
+            (event.bytes().len(), !event.is_whole()),
             (bytes, bytes == 3)
         );
     }

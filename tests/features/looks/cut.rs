@@ -1,7 +1,7 @@
 //! Events that are cut: lists of the log and of the dead letters with a maximum of bytes.
 
 use serde_json::{Value, json};
-use seriatim::control::{By, Control, Cursor, RowId, Settle};
+use seriatim::control::{By, Control, Cursor, RowEvent, RowId, Settle};
 
 use super::empty;
 use crate::state::State;
@@ -54,16 +54,20 @@ async fn cut(state: &State, bytes: usize) -> Vec<(Vec<u8>, Option<u64>)> {
         (&newest_log, &newest_dead, &of, &each)
     );
     let (log, dead) = (
-        log.into_iter().map(|row| (row.event, row.event_bytes)),
+        log.into_iter().map(|row| shown(row.event)),
         dead.into_iter(),
     );
     let log: Vec<_> = log.collect();
     assert_eq!(
         log,
-        dead.map(|letter| (letter.event, letter.event_bytes))
-            .collect::<Vec<_>>()
+        dead.map(|letter| shown(letter.event)).collect::<Vec<_>>()
     );
     log
+}
+
+/// Returns the bytes of an event in a list, and the length of the whole event if they are not all of it.
+fn shown(event: RowEvent) -> (Vec<u8>, Option<u64>) {
+    (event.bytes().to_vec(), event.whole_bytes())
 }
 
 /// A list has at most the given number of bytes of each event, and the length of each cut event. By
@@ -174,7 +178,7 @@ async fn a_row_of_another_program_is_cut_too() {
         .entries;
     let shown: Vec<_> = rows
         .iter()
-        .map(|row| (&row.event[..], row.event_bytes))
+        .map(|row| (row.event.bytes(), row.event.whole_bytes()))
         .collect();
     assert_eq!(shown, [(&b"12"[..], Some(6)), (b"1", None)]);
 }

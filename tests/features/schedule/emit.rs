@@ -40,7 +40,7 @@ async fn schedules_of(redis: &Redis, object: &str) -> Vec<ScheduledEvent> {
 }
 
 fn text_of(schedule: &ScheduledEvent) -> String {
-    String::from_utf8(schedule.event.clone().expect("an event")).expect("text")
+    String::from_utf8(schedule.event.bytes().to_vec()).expect("text")
 }
 
 #[tokio::test]

@@ -99,7 +99,7 @@ async fn an_operator_emits_events_of_an_unknown_object_by_hand() {
                 .expect("an answer"),
             [Settled::Unreadable]
         );
-        let (object, event) = std::str::from_utf8(&letter.event)
+        let (object, event) = std::str::from_utf8(letter.event.bytes())
             .expect("text")
             .split_once(',')
             .expect("an object");

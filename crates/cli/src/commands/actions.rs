@@ -6,8 +6,9 @@ use seriatim::control::Cursor;
 use seriatim::control::actions::{Action, Many, PER_CALL_MAX};
 use seriatim_console::exit::Exit;
 use seriatim_console::global::Global;
-use seriatim_console::shown::Level;
 use seriatim_console::{named, shown};
+
+use super::listing::{self, Listing};
 
 /// Show the actions of operators, newest first
 ///
@@ -30,32 +31,13 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let control = global.control().await?;
     let now_ms = control.now_ms().await.map_err(shown::failure)?;
-    let mut left = args.limit.unwrap_or(u64::MAX);
-    let mut after: Option<Cursor> = None;
-    while left > 0 {
-        let count = PER_CALL_MAX.min(usize::try_from(left).unwrap_or(usize::MAX));
-        let page = control
-            .actions(after.as_ref(), count)
-            .await
-            .map_err(shown::failure)?;
-        let mut out = String::new();
-        for action in &page.actions {
-            if args.json {
-                writeln!(out, "{}", serde_json::to_string(action)?)?;
-            } else {
-                write(&mut out, action, now_ms)?;
-            }
-        }
-        left -= page.actions.len() as u64;
-        after = page.next;
-        if !shown::print(&out)? || after.is_none() {
-            break;
-        }
-    }
-    if left == args.limit.unwrap_or(u64::MAX) && left > 0 {
-        shown::tell(Level::Info, "there are no actions of operators yet");
-    }
-    Ok(Exit::Done)
+    let mut list = Listing::new(args.json, args.limit);
+    let read = async |after: Option<&Cursor>, count| {
+        let page = control.actions(after, count).await;
+        page.map(|page| (page.actions, now_ms, page.next))
+    };
+    list.print_pages(None, PER_CALL_MAX, read, write).await?;
+    list.end("there are no actions of operators yet")
 }
 
 /// Returns the conditions of an action on many objects.
@@ -125,14 +107,7 @@ fn write(out: &mut String, action: &Action, now_ms: u64) -> anyhow::Result<()> {
         }
     }
     if let Some(event) = &action.event {
-        // Only the part of the event that is shown is converted to text, because an event may be
-        // large.
-        let head = &event[..event.len().min(400)];
-        writeln!(
-            out,
-            "  event  {}",
-            shown::shortened(&String::from_utf8_lossy(head), 70)
-        )?;
+        writeln!(out, "  event  {}", listing::beginning(event))?;
     }
     Ok(())
 }

@@ -14,6 +14,8 @@ use seriatim_console::global::Global;
 use seriatim_console::named;
 use seriatim_console::shown::{self, Level};
 
+use super::listing::{self, Listing};
+
 /// Queue an event again and again, by a cron schedule
 ///
 /// Worker processes queue the event of a job at each tick of the job's schedule, by Redis' clock.
@@ -202,18 +204,9 @@ impl List {
         }
         jobs.sort_by(|a, b| a.name.cmp(&b.name));
         jobs.dedup_by(|a, b| a.name == b.name);
-        if jobs.is_empty() {
-            shown::tell(Level::Info, "there are no cron jobs");
-        }
-        let mut out = String::new();
-        for job in &jobs {
-            match self.json {
-                true => writeln!(out, "{}", serde_json::to_string(job)?)?,
-                false => write(&mut out, job, now_ms)?,
-            }
-        }
-        shown::print(&out)?;
-        Ok(Exit::Done)
+        let mut list = Listing::new(self.json, None);
+        list.print(&jobs, |out, job| write(out, job, now_ms))?;
+        list.end("there are no cron jobs")
     }
 }
 
@@ -234,17 +227,7 @@ fn write(out: &mut String, job: &CronJob, now_ms: u64) -> anyhow::Result<()> {
         Missed::All => "all",
     };
     writeln!(out, "  object  {object}, missed ticks: {missed}")?;
-    match &detail.event {
-        Some(event) => {
-            let head = &event[..event.len().min(400)];
-            writeln!(
-                out,
-                "  event   {}",
-                shown::shortened(&String::from_utf8_lossy(head), 70)
-            )?;
-        }
-        None => writeln!(out, "  event   of {} bytes", detail.event_bytes)?,
-    }
+    writeln!(out, "  event   {}", listing::beginning(&detail.event))?;
     let next = match detail.next_ms {
         _ if detail.paused => "paused".to_owned(),
         None => "never".to_owned(),

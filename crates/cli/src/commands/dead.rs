@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use seriatim::control::dead::{LOOKED_MAX, PER_CALL_MAX};
-use seriatim::control::{By, Control, Cursor, DeadLetter, DeadPage, RowId, Settle, Settled};
+use seriatim::control::{By, Control, Cursor, DeadLetter, RowId, Settle, Settled};
 use seriatim::escape;
 use seriatim_console::actor::{Actor, ActorWithReason};
 use seriatim_console::exit::{Exit, Failure};
 use seriatim_console::global::Global;
-use seriatim_console::shown::Level;
 use seriatim_console::{named, shown};
+
+use super::listing::{self, Listing};
 
 /// Show, retry or drop dead letters
 ///
@@ -151,28 +152,20 @@ impl List {
         if let Some(object) = &wanted {
             return self.run_of(&control, object).await;
         }
-        let mut left = self.limit.unwrap_or(u64::MAX);
-        let mut after = self.after.clone();
-        while left > 0 {
-            let page = self.page(&control, after.as_ref()).await?;
-            let mut out = String::new();
-            for letter in page
-                .letters
-                .iter()
-                .take(usize::try_from(left).unwrap_or(usize::MAX))
-            {
-                left -= 1;
-                self.write(&mut out, letter)?;
-            }
-            after = page.next;
-            if !shown::print(&out)? || after.is_none() {
-                break;
-            }
-        }
-        if left == self.limit.unwrap_or(u64::MAX) && left > 0 {
-            self.tell_none("");
-        }
-        Ok(Exit::Done)
+        let mut list = Listing::new(self.json, self.limit);
+        let read = async |after: Option<&Cursor>, _| {
+            let page = match self.newest {
+                true => control.newest_dead_letters(after, PER_CALL_MAX).await,
+                false => control.dead_letters(after, PER_CALL_MAX).await,
+            };
+            page.map(|page| (page.letters, 0, page.next))
+        };
+        let after = self.after.clone();
+        list.print_pages(after, PER_CALL_MAX, read, |out, letter, _| {
+            write(out, letter)
+        })
+        .await?;
+        list.end(&self.none(""))
     }
 
     /// Prints the dead letters of one object. One request searches a bounded number of dead letters
@@ -185,63 +178,29 @@ impl List {
             .dead_letters_of(object, self.newest, self.after.as_ref(), count)
             .await;
         let found = found.map_err(shown::failure)?;
-        let mut out = String::new();
-        found
-            .letters
-            .iter()
-            .try_for_each(|letter| self.write(&mut out, letter))?;
+        let mut list = Listing::new(self.json, self.limit);
+        list.print(&found.letters, write)?;
         match &found.next {
             _ if found.letters.len() >= count => {}
             Some(after) => {
-                shown::tell(
-                    Level::Info,
-                    &format!("searched {LOOKED_MAX} dead letters; continue with --after {after}"),
-                );
-                if self.json {
-                    writeln!(out, "{}", serde_json::json!({ "after": after }))?;
-                }
+                let searched = format!("{LOOKED_MAX} dead letters");
+                listing::tell_more(self.json, &searched, after.as_str())?;
             }
-            None if found.letters.is_empty() => self.tell_none(&format!(
-                " of {}",
-                shown::shortened(&escape::name(object), 512)
-            )),
-            None => {}
+            None => {
+                let object = shown::shortened(&escape::name(object), 512);
+                return list.end(&self.none(&format!(" of {object}")));
+            }
         }
-        shown::print(&out)?;
         Ok(Exit::Done)
     }
 
-    fn tell_none(&self, of: &str) {
+    /// Returns the message that there is no dead letter.
+    fn none(&self, of: &str) -> String {
         let behind = self
             .after
             .as_ref()
             .map_or_else(String::new, |dead_id| format!(" behind {dead_id}"));
-        shown::tell(Level::Info, &format!("there is no dead letter{of}{behind}"));
-    }
-
-    async fn page(&self, control: &Control, after: Option<&Cursor>) -> anyhow::Result<DeadPage> {
-        let page = match self.newest {
-            true => control.newest_dead_letters(after, PER_CALL_MAX).await,
-            false => control.dead_letters(after, PER_CALL_MAX).await,
-        };
-        page.map_err(shown::failure)
-    }
-
-    fn write(&self, out: &mut String, letter: &DeadLetter) -> anyhow::Result<()> {
-        if self.json {
-            writeln!(out, "{}", serde_json::to_string(letter)?)?;
-            return Ok(());
-        }
-        head(out, letter)?;
-        // Only the part of the event that is shown is converted to text, because an event may be
-        // large.
-        let head = &letter.event[..letter.event.len().min(400)];
-        writeln!(
-            out,
-            "  event  {}",
-            shown::shortened(&String::from_utf8_lossy(head), 70)
-        )?;
-        Ok(())
+        format!("there is no dead letter{of}{behind}")
     }
 }
 
@@ -267,12 +226,18 @@ impl Show {
             writeln!(
                 out,
                 "  event  {}",
-                shown::shortened(&String::from_utf8_lossy(&letter.event), usize::MAX)
+                shown::shortened(&String::from_utf8_lossy(letter.event.bytes()), usize::MAX)
             )?;
         }
         shown::print(&out)?;
         Ok(Exit::Done)
     }
+}
+
+fn write(out: &mut String, letter: &DeadLetter) -> anyhow::Result<()> {
+    head(out, letter)?;
+    writeln!(out, "  event  {}", listing::beginning(&letter.event))?;
+    Ok(())
 }
 
 fn head(out: &mut String, letter: &DeadLetter) -> anyhow::Result<()> {

@@ -13,7 +13,8 @@ use seriatim_console::shown::Level;
 use seriatim_console::units::time;
 use seriatim_console::{named, shown};
 
-use crate::commands::rules::described;
+use super::listing::Listing;
+use super::rules::described;
 
 /// Interval of progress messages while many objects are released.
 const TELL_EVERY: Duration = Duration::from_secs(2);
@@ -136,43 +137,25 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 impl List {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
         let control = global.control().await?;
-        let mut left = self.limit.unwrap_or(u64::MAX);
+        let mut list = Listing::new(self.json, self.limit);
         let parts: &[bool] = match (self.paused, self.until_released) {
             (true, _) => &[true],
             (_, true) => &[false],
             _ => &[false, true],
         };
         for paused in parts {
-            let mut after: Option<Cursor> = None;
-            while left > 0 {
-                let count = PER_CALL_MAX.min(usize::try_from(left).unwrap_or(usize::MAX));
+            let read = async |after: Option<&Cursor>, count| {
                 let page = match paused {
-                    true => control.paused(after.as_ref(), count).await,
-                    false => {
-                        control
-                            .held(self.until_released, after.as_ref(), count)
-                            .await
-                    }
+                    true => control.paused(after, count).await,
+                    false => control.held(self.until_released, after, count).await,
                 };
-                let page = page.map_err(shown::failure)?;
-                let mut out = String::new();
-                for object in &page.objects {
-                    self.write(&mut out, object, page.now_ms)?;
-                }
-                left -= page.objects.len() as u64;
-                if !shown::print(&out)? {
-                    return Ok(Exit::Done);
-                }
-                after = page.next;
-                if after.is_none() {
-                    break;
-                }
+                page.map(|page| (page.objects, page.now_ms, page.next))
+            };
+            if !list.print_pages(None, PER_CALL_MAX, read, write).await? {
+                return Ok(Exit::Done);
             }
         }
-        if left == self.limit.unwrap_or(u64::MAX) && left > 0 {
-            shown::tell(Level::Info, self.nothing());
-        }
-        Ok(Exit::Done)
+        list.end(self.nothing())
     }
 
     /// Returns the message that is printed if the list is empty.
@@ -183,80 +166,76 @@ impl List {
             _ => "no object is held, paused or blocked",
         }
     }
+}
 
-    fn write(&self, out: &mut String, object: &HeldObject, now_ms: u64) -> anyhow::Result<()> {
-        if self.json {
-            writeln!(out, "{}", serde_json::to_string(object)?)?;
-            return Ok(());
-        }
-        let rule = object
-            .rules
-            .iter()
-            .find(|rule| rule.in_force)
-            .map(|rule| rule.kind);
-        let what = match object.waits_for {
-            WaitsFor::Retry => "retry",
-            WaitsFor::Unknown => "unknown",
-            WaitsFor::Takeover => "takeover",
-            WaitsFor::Yield => "yield",
-            WaitsFor::Stop => "stop",
-            WaitsFor::Released => "released",
-            WaitsFor::Operator => "operator",
-            WaitsFor::Rule if rule == Some(Kind::Block) => "blocked",
-            WaitsFor::Rule => "paused",
-            _ => "?",
-        };
-        let due = match object.due_ms {
-            None if object.waits_for == WaitsFor::Rule => match rule {
-                Some(Kind::Block) => "until unblocked".to_owned(),
-                Some(_) => "until resumed".to_owned(),
-                None => "being woken".to_owned(),
-            },
-            None if object.at_once => "due now".to_owned(),
-            None => "until released".to_owned(),
-            Some(due) if due <= now_ms => "due now".to_owned(),
-            Some(due) => format!("due in {}", shown::duration(due - now_ms)),
-        };
+fn write(out: &mut String, object: &HeldObject, now_ms: u64) -> anyhow::Result<()> {
+    let rule = object
+        .rules
+        .iter()
+        .find(|rule| rule.in_force)
+        .map(|rule| rule.kind);
+    let what = match object.waits_for {
+        WaitsFor::Retry => "retry",
+        WaitsFor::Unknown => "unknown",
+        WaitsFor::Takeover => "takeover",
+        WaitsFor::Yield => "yield",
+        WaitsFor::Stop => "stop",
+        WaitsFor::Released => "released",
+        WaitsFor::Operator => "operator",
+        WaitsFor::Rule if rule == Some(Kind::Block) => "blocked",
+        WaitsFor::Rule => "paused",
+        _ => "?",
+    };
+    let due = match object.due_ms {
+        None if object.waits_for == WaitsFor::Rule => match rule {
+            Some(Kind::Block) => "until unblocked".to_owned(),
+            Some(_) => "until resumed".to_owned(),
+            None => "being woken".to_owned(),
+        },
+        None if object.at_once => "due now".to_owned(),
+        None => "until released".to_owned(),
+        Some(due) if due <= now_ms => "due now".to_owned(),
+        Some(due) => format!("due in {}", shown::duration(due - now_ms)),
+    };
+    writeln!(
+        out,
+        "{}  {what}, {due}",
+        named::shown(&object.object, object.object_escaped.as_deref())
+    )?;
+    if let Some(wait) = &object.waits_for_share {
         writeln!(
             out,
-            "{}  {what}, {due}",
-            named::shown(&object.object, object.object_escaped.as_deref())
+            "  waits  for {}",
+            shown::shortened(&wait.to_string(), 600)
         )?;
-        if let Some(wait) = &object.waits_for_share {
-            writeln!(
-                out,
-                "  waits  for {}",
-                shown::shortened(&wait.to_string(), 600)
-            )?;
-        }
-        for rule in &object.rules {
-            writeln!(out, "  rule   {}", shown::shortened(&rule.to_string(), 520))?;
-            writeln!(out, "         {}", described(rule, now_ms))?;
-            if !rule.reason.is_empty() {
-                writeln!(
-                    out,
-                    "         why    {}",
-                    shown::shortened(&rule.reason, 2000)
-                )?;
-            }
-        }
-        if let Some(id) = object.id {
-            let HeldObject {
-                attempts,
-                crashes,
-                events,
-                ..
-            } = object;
-            writeln!(
-                out,
-                "  event  id {id}, {attempts} failed attempts, {crashes} crashes, {events} events in hand"
-            )?;
-        }
-        if !object.why.is_empty() {
-            writeln!(out, "  why    {}", shown::shortened(&object.why, 2000))?;
-        }
-        Ok(())
     }
+    for rule in &object.rules {
+        writeln!(out, "  rule   {}", shown::shortened(&rule.to_string(), 520))?;
+        writeln!(out, "         {}", described(rule, now_ms))?;
+        if !rule.reason.is_empty() {
+            writeln!(
+                out,
+                "         why    {}",
+                shown::shortened(&rule.reason, 2000)
+            )?;
+        }
+    }
+    if let Some(id) = object.id {
+        let HeldObject {
+            attempts,
+            crashes,
+            events,
+            ..
+        } = object;
+        writeln!(
+            out,
+            "  event  id {id}, {attempts} failed attempts, {crashes} crashes, {events} events in hand"
+        )?;
+    }
+    if !object.why.is_empty() {
+        writeln!(out, "  why    {}", shown::shortened(&object.why, 2000))?;
+    }
+    Ok(())
 }
 
 fn not_held(object: &str, owner: &str) -> anyhow::Error {

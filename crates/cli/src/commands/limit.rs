@@ -12,6 +12,8 @@ use seriatim_console::global::Global;
 use seriatim_console::named;
 use seriatim_console::shown::{self, Level};
 
+use super::listing::Listing;
+
 /// Limit the number of queued events and markers: emits above a limit are refused
 ///
 /// Emitters of this library and the commands obey a new limit within 5 s. Limits do not apply to
@@ -104,17 +106,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         }
         Command::List(list) => {
             let limits = control.limits().await.map_err(shown::failure)?;
-            if limits.is_empty() {
-                shown::tell(Level::Info, "there are no limits");
-            }
-            let mut out = String::new();
-            for limit in &limits {
-                match list.json {
-                    true => writeln!(out, "{}", serde_json::to_string(limit)?)?,
-                    false => write(&mut out, limit)?,
-                }
-            }
-            shown::print(&out)?;
+            let mut listing = Listing::new(list.json, None);
+            listing.print(&limits, write)?;
+            return listing.end("there are no limits");
         }
         Command::Remove(remove) => {
             let who = remove.actor.who();

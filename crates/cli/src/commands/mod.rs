@@ -18,6 +18,7 @@ pub(crate) mod healthcheck;
 pub(crate) mod held;
 pub(crate) mod inspect;
 pub(crate) mod limit;
+mod listing;
 pub(crate) mod log;
 pub(crate) mod man;
 pub(crate) mod repair;

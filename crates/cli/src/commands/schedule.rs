@@ -16,6 +16,7 @@ use seriatim_console::shown::{self, Level};
 use seriatim_console::{named, units};
 
 use super::emit::connect;
+use super::listing::{self, Listing};
 
 /// Schedule an event for later, list the schedules, or cancel one
 ///
@@ -184,37 +185,16 @@ impl List {
             .ok()
         };
         let (from, to) = (self.from.and_then(ms), self.to.and_then(ms));
-        let (mut left, mut printed) = (self.limit.unwrap_or(u64::MAX), 0);
-        let mut after: Option<Cursor> = None;
-        while left > 0 {
-            let count = PER_CALL_MAX.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let mut list = Listing::new(self.json, self.limit);
+        let read = async |after: Option<&Cursor>, count| {
             let page = match &object {
-                Some(object) => control.schedules_of(object, after.as_ref(), count).await,
-                None => control.schedules(from, to, after.as_ref(), count).await,
+                Some(object) => control.schedules_of(object, after, count).await,
+                None => control.schedules(from, to, after, count).await,
             };
-            let page = page.map_err(shown::failure)?;
-            let mut out = String::new();
-            for schedule in page
-                .schedules
-                .iter()
-                .take(usize::try_from(left).unwrap_or(usize::MAX))
-            {
-                match self.json {
-                    true => writeln!(out, "{}", serde_json::to_string(schedule)?)?,
-                    false => write(&mut out, schedule, page.now_ms)?,
-                }
-                printed += 1;
-            }
-            left = self.limit.map_or(u64::MAX, |limit| limit - printed);
-            after = page.next;
-            if !shown::print(&out)? || after.is_none() {
-                break;
-            }
-        }
-        if printed == 0 && self.limit != Some(0) {
-            shown::tell(Level::Info, "there are no such schedules");
-        }
-        Ok(Exit::Done)
+            page.map(|page| (page.schedules, page.now_ms, page.next))
+        };
+        list.print_pages(None, PER_CALL_MAX, read, write).await?;
+        list.end("there are no such schedules")
     }
 }
 
@@ -259,17 +239,6 @@ fn write(out: &mut String, schedule: &ScheduledEvent, now_ms: u64) -> anyhow::Re
         named::shown(&schedule.key, schedule.key_escaped.as_deref())
     )?;
     writeln!(out, "  due    {due}")?;
-    match (&schedule.event, schedule.event_bytes) {
-        (Some(event), _) => {
-            let head = &event[..event.len().min(400)];
-            writeln!(
-                out,
-                "  event  {}",
-                shown::shortened(&String::from_utf8_lossy(head), 70)
-            )?;
-        }
-        (None, Some(bytes)) => writeln!(out, "  event  of {bytes} bytes")?,
-        (None, None) => writeln!(out, "  event  none; `seriatim check` shows more")?,
-    }
+    writeln!(out, "  event  {}", listing::beginning(&schedule.event))?;
     Ok(())
 }

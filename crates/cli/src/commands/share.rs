@@ -12,6 +12,8 @@ use seriatim_console::named;
 use seriatim_console::shares;
 use seriatim_console::shown::{self, Level};
 
+use super::listing::Listing;
+
 /// Give groups of objects a weight, a priority, or limits
 ///
 /// The objects of a prefix with a share are a group. Weights and priorities count while more objects
@@ -149,17 +151,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         }
         Command::List(list) => {
             let shares = control.share_figures().await.map_err(shown::failure)?;
-            if shares.is_empty() {
-                shown::tell(Level::Info, "there are no shares");
-            }
-            let mut out = String::new();
-            for share in &shares {
-                match list.json {
-                    true => writeln!(out, "{}", serde_json::to_string(share)?)?,
-                    false => write(&mut out, share)?,
-                }
-            }
-            shown::print(&out)?;
+            let mut listing = Listing::new(list.json, None);
+            listing.print(&shares, write)?;
+            return listing.end("there are no shares");
         }
         Command::Remove(remove) => {
             let who = remove.actor.who();

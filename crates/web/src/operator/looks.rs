@@ -14,7 +14,7 @@ use seriatim::control::stats::NameStats;
 use seriatim::control::workers::{WorkerSlots, WorkersPage};
 use seriatim::control::{
     Action, Control, ControlError, CronJob, Cursor, DeadLetter, HeldObject, Inspection, LogEntry,
-    LogPage, RowId, Rules, ScheduledEvent, ShareFigures, Stats, UnderWork,
+    LogPage, RowEvent, RowId, Rules, ScheduledEvent, ShareFigures, Stats, UnderWork,
 };
 use seriatim::control::{dead, log};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -591,60 +591,40 @@ impl Looks {
         }
     }
 
-    /// Replaces hidden parts of an event and of a text that may repeat them.
-    fn hide(&self, event: &mut Vec<u8>, is_cut: bool, text: Option<&mut String>) {
+    /// Replaces hidden parts of an event, and of a text that may repeat them.
+    fn hide(&self, event: Option<&mut RowEvent>, text: Option<&mut String>) {
         if self.hidden.hides_nothing() {
             return;
         }
+        let whole = event.as_ref().filter(|event| event.is_whole());
         if let Some(text) = text {
-            *text = self
-                .hidden
-                .text(text, (!is_cut).then_some(event.as_slice()));
+            *text = self.hidden.text(text, whole.map(|event| event.bytes()));
         }
-        *event = self.hidden.event(event, is_cut).into_owned();
+        let is_cut = whole.is_none();
+        if let Some(bytes) = event.and_then(RowEvent::bytes_mut) {
+            *bytes = self.hidden.event(bytes, is_cut).into_owned();
+        }
     }
 
     fn ended_event(&self, mut row: EndedEvent) -> EndedEvent {
-        if !self.hidden.hides_nothing() {
-            row.results = None;
-            let is_cut = row.event_bytes.is_some();
-            let mut event = row.event.take().unwrap_or_default();
-            self.hide(&mut event, is_cut, row.error.as_mut());
-            row.event = Some(event).filter(|event| !event.is_empty());
-        }
+        row.results = row.results.filter(|_| self.hidden.hides_nothing());
+        self.hide(row.event.as_mut(), row.error.as_mut());
         row
     }
 
     fn letter(&self, mut row: DeadLetter) -> DeadLetter {
-        self.hide(
-            &mut row.event,
-            row.event_bytes.is_some(),
-            Some(&mut row.error),
-        );
+        self.hide(Some(&mut row.event), Some(&mut row.error));
         row
     }
 
     fn log_entry(&self, mut row: LogEntry) -> LogEntry {
-        if !self.hidden.hides_nothing() {
-            row.results = None;
-        }
-        self.hide(
-            &mut row.event,
-            row.event_bytes.is_some(),
-            row.error.as_mut(),
-        );
+        row.results = row.results.filter(|_| self.hidden.hides_nothing());
+        self.hide(Some(&mut row.event), row.error.as_mut());
         row
     }
 
     fn action(&self, mut row: Action) -> Action {
-        if self.hidden.hides_nothing() {
-            return row;
-        }
-        let is_cut = row.event_bytes.is_some();
-        match &mut row.event {
-            Some(event) => self.hide(event, is_cut, row.error.as_mut()),
-            None => row.error = row.error.map(|error| self.hidden.text(&error, None)),
-        }
+        self.hide(row.event.as_mut(), row.error.as_mut());
         row
     }
 
@@ -657,16 +637,12 @@ impl Looks {
     }
 
     fn schedule(&self, mut row: ScheduledEvent) -> ScheduledEvent {
-        if let Some(event) = &mut row.event {
-            self.hide(event, false, None);
-        }
+        self.hide(Some(&mut row.event), None);
         row
     }
 
     fn cron_job(&self, mut row: CronJob) -> CronJob {
-        if let Some(event) = row.detail.as_mut().and_then(|detail| detail.event.as_mut()) {
-            self.hide(event, false, None);
-        }
+        self.hide(row.detail.as_mut().map(|detail| &mut detail.event), None);
         row
     }
 }

@@ -19,3 +19,4 @@ pub(crate) use self::cursors::{Cursors, View};
 pub(crate) use self::errors::{action_problem, control_problem, part_problem};
 pub(crate) use self::hide::Hidden;
 pub(crate) use self::looks::{Looks, shows};
+pub(crate) use self::pages::Page;

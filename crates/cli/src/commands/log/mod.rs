@@ -14,6 +14,7 @@ use seriatim_console::shown::Level;
 use seriatim_console::{named, shown, units};
 
 use self::follow::Follower;
+use super::listing;
 
 /// With --follow: the wait before the next read if there was no new row.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -138,7 +139,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             .map(|entry| Cursor::from(&entry.log_id))
             .or(after);
         if looked >= LOOKED_MAX && left > 0 && args.object.is_some() && !args.follow {
-            return args.tell_more(after.as_ref().map_or("", Cursor::as_str));
+            let after = after.as_ref().map_or("", Cursor::as_str);
+            listing::tell_more(args.json, &format!("{LOOKED_MAX} rows"), after)?;
+            return Ok(Exit::Done);
         }
         if ends {
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -151,18 +154,6 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
 }
 
 impl Args {
-    /// Prints how to continue if there are more rows to search.
-    fn tell_more(&self, after: &str) -> anyhow::Result<Exit> {
-        shown::tell(
-            Level::Info,
-            &format!("searched {LOOKED_MAX} rows; continue with --after {after}"),
-        );
-        if self.json {
-            shown::print(&format!("{}\n", serde_json::json!({ "after": after })))?;
-        }
-        Ok(Exit::Done)
-    }
-
     /// Prints a message if no row was shown.
     fn tell_nothing(&self, is_on: bool) {
         let of = self.object.as_ref().map_or_else(String::new, |object| {
@@ -237,14 +228,7 @@ impl Args {
                 shown::shortened(&format!("{handler} {result}"), 70)
             )?;
         }
-        // Only the part of the event that is shown is converted to text, because an event may be
-        // large.
-        let head = &entry.event[..entry.event.len().min(400)];
-        writeln!(
-            out,
-            "  event  {}",
-            shown::shortened(&String::from_utf8_lossy(head), 70)
-        )?;
+        writeln!(out, "  event  {}", listing::beginning(&entry.event))?;
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
+use seriatim::control::Cursor;
 
 use self::acts::Forms;
 use self::format::link;
@@ -283,11 +284,11 @@ pub(super) fn next_page(
     base: &str,
     path: &str,
     query: &[(&str, &str)],
-    next: Option<&str>,
+    next: Option<&Cursor>,
 ) -> Markup {
     html! {
         @if let Some(next) = next {
-            @let query: Vec<_> = query.iter().copied().chain([("after", next)]).collect();
+            @let query: Vec<_> = query.iter().copied().chain([("after", next.as_str())]).collect();
             p.next { a href=(link(base, path, &query)) rel="next" { "Next page" } }
         }
     }

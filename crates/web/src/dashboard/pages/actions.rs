@@ -7,10 +7,10 @@ use axum::response::Response;
 use maud::{Markup, html};
 use seriatim::control::Action;
 
-use super::{after, event, name_of, parameter};
+use super::{after, event, listed, name_of, parameter};
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::format::{moment, number, object, text};
-use crate::dashboard::html::{Frame, Update, next_page, table};
+use crate::dashboard::html::{Frame, Update};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 
@@ -38,7 +38,7 @@ pub(in crate::dashboard) async fn show(
                 .await?
         }
     };
-    let rows = html! { @for action in &page.rows { (row(&app.base, action)) } };
+    let heads = ["Time", "Action", "Subject", "Who", "Reason", "Details"];
     let content = html! {
         h1 { "Actions of operators" }
         form.filters role="search" aria-label="Filter" action={ (app.base) "/actions" } {
@@ -46,9 +46,12 @@ pub(in crate::dashboard) async fn show(
             button type="submit" { "Show" }
         }
         p { "Redis keeps about the last 1,000. " @if !wanted.is_empty() { "Each page looks at up to 96 of them." } }
-        @if page.rows.is_empty() { p { "None on this page." } }
-        @else { (table("Actions of operators", &["Time", "Action", "Subject", "Who", "Reason", "Details"], &rows)) }
-        (next_page(&app.base, "/actions", &[("object", &wanted)], page.next.as_ref().map(|next| next.as_str())))
+        (listed(
+            (&app, "/actions", &[("object", &wanted)]),
+            ("Actions of operators", &heads),
+            &page,
+            |action| row(&app.base, action),
+        ))
     };
     Ok(Frame {
         app: &app,
@@ -84,7 +87,7 @@ fn row(base: &str, action: &Action) -> Markup {
                 @if let Some(dead_id) = &action.dead_id { "dead letter " (dead_id) " " }
                 @if let Some(key) = &action.key { "key " (text(action.key_escaped.as_deref().unwrap_or(key), 80)) " " }
                 @if let Some(error) = &action.error { (text(error, 300)) " " }
-                @if let Some(bytes) = &action.event { (event(bytes, action.event_bytes)) }
+                @if let Some(dropped) = &action.event { (event(dropped)) }
             }
         }
     }

@@ -7,11 +7,11 @@ use axum::response::Response;
 use maud::{Markup, html};
 use seriatim::control::CronJob;
 
-use super::{ROWS, after, event, parameter};
+use super::{ROWS, after, event, listed, parameter};
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::acts::{ActForm, Forms};
 use crate::dashboard::html::format::{link, object, text, time};
-use crate::dashboard::html::{Frame, Update, next_page, table};
+use crate::dashboard::html::{Frame, Update};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::Right;
@@ -29,15 +29,17 @@ pub(in crate::dashboard) async fn show(
     let now_ms = page.now_ms.unwrap_or(0);
     let back = link("", "/cron", &[("after", &parameter(&asked, "after")?)]);
     let may = asked.user.may_all(Right::Operate).is_ok();
-    let rows = html! { @for job in &page.rows { (row(&app, &forms, &back, job, now_ms, may)) } };
     let heads = [
         "Job", "Schedule", "Object", "Next", "Last", "Event", "Action",
     ];
     let content = html! {
         h1 { "Cron jobs" }
-        @if page.rows.is_empty() { p { "None on this page." } }
-        @else { (table("Cron jobs", if may { &heads } else { &heads[..6] }, &rows)) }
-        (next_page(&app.base, "/cron", &[], page.next.as_ref().map(|next| next.as_str())))
+        (listed(
+            (&app, "/cron", &[]),
+            ("Cron jobs", if may { &heads } else { &heads[..6] }),
+            &page,
+            |job| row(&app, &forms, &back, job, now_ms, may),
+        ))
     };
     Ok(Frame {
         app: &app,
@@ -81,7 +83,7 @@ fn row(
             td data-label="Object" { (object(&app.base, detail.object_escaped.as_deref().unwrap_or(&detail.object))) }
             td data-label="Next" { @if detail.paused { "paused" } @else if let Some(next) = detail.next_ms { (time(next, now_ms)) } @else { "never" } @if let Some(problem) = &detail.problem { br; (text(problem, 500)) } }
             td data-label="Last" { @if let Some(last) = detail.last_ms { (time(last, now_ms)) } @else { "–" } }
-            td data-label="Event" { (event(detail.event.as_deref().unwrap_or_default(), Some(detail.event_bytes).filter(|_| detail.event.is_none()))) }
+            td data-label="Event" { (event(&detail.event)) }
             @if may {
                 td data-label="Action" {
                     div.buttons { (form("run-cron", "Run now")) @if detail.paused { (form("resume-cron", "Resume")) } @else { (form("pause-cron", "Pause")) } }

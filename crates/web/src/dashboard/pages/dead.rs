@@ -51,7 +51,7 @@ pub(in crate::dashboard) async fn show(
         (list(&app, &forms, &asked, &page.rows, &back))
         @if of.is_some() && page.next.is_some() { p { "Each page looks at up to 250 dead letters of all objects, or at 1 MiB of them." } }
         (cut_note(page.is_cut))
-        (next_page(&app.base, "/dead", &query, page.next.as_ref().map(|next| next.as_str())))
+        (next_page(&app.base, "/dead", &query, page.next.as_ref()))
         (all(&forms, &asked, of, &wanted, &back))
     };
     Ok(Frame {
@@ -86,7 +86,7 @@ fn list(
                 td.id data-label="Event id" { @if let Some(id) = row.id { (id) } @else { "–" } }
                 td.number data-label="Attempts" { @if let Some(attempts) = row.attempts { (attempts) } @else { "–" } }
                 td data-label="Error" { (text(&row.error, 400)) }
-                td data-label="Event" { (event(&row.event, row.event_bytes)) }
+                td data-label="Event" { (event(&row.event)) }
             }
         }
     };

@@ -76,7 +76,7 @@ pub(in crate::dashboard) async fn show(
         &[("why", &why), ("prefix", &prefix), ("after", &place)],
     );
     let now_ms = page.now_ms.unwrap_or(0);
-    let next = page.next.as_ref().map(|next| next.as_str());
+    let next = page.next.as_ref();
     let content = html! {
         h1 { "Held objects" }
         p { "Sorted by due time. Objects that wait for an operator come last." }

@@ -111,7 +111,7 @@ pub(in crate::dashboard) async fn show(
         @if rows.is_empty() { p { "None on this page." } } @else { (table("Event log", &HEADS, &html! { @for entry in &rows { (row(&app.base, entry)) } })) }
         @if let Some(looked_at) = page.looked_at { p { "Looked at " (number(looked_at)) " rows for this page." } }
         (cut_note(page.is_cut))
-        (next_page(&app.base, "/log", &query, page.next.as_ref().map(|next| next.as_str())))
+        (next_page(&app.base, "/log", &query, page.next.as_ref()))
         @if !projections.is_empty() {
             h2 { "Projections" }
             (table("Projections", &["Projection", "State", "Behind", "Missed", "Last row"], &html! {
@@ -175,7 +175,7 @@ pub(in crate::dashboard) fn row(base: &str, entry: &LogEntry) -> Markup {
             td.id data-label="Id, prev" { @if let Some(id) = entry.id { (id) } @else { "–" } br; @if let Some(prev) = entry.prev { (prev) } @else { "–" } }
             td data-label="Status" { (status(&entry.status)) @if let Some(error) = &entry.error { br; (text(error, 300)) } }
             td.number data-label="Attempts" { @if let Some(attempts) = entry.attempts { (attempts) } @else { "–" } }
-            td data-label="Event" { (event(&entry.event, entry.event_bytes)) }
+            td data-label="Event" { (event(&entry.event)) }
         }
     }
 }

@@ -19,13 +19,16 @@ pub(super) mod worker;
 pub(super) mod workers;
 
 use maud::{Markup, html};
-use seriatim::control::Cursor;
+use seriatim::control::{Cursor, RowEvent};
 use seriatim_console::named;
 
+use super::Dashboard;
 use super::html::format::{lines, number, text};
+use super::html::{next_page, table};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
+use crate::operator::Page;
 
 /// The number of rows of a page.
 const ROWS: usize = 50;
@@ -61,9 +64,24 @@ fn prefix_of(escaped: &str) -> Result<Vec<u8>, Problem> {
     Ok(prefix)
 }
 
+/// Returns a list: its table, and the link to its next page.
+fn listed<T>(
+    (app, path, query): (&Dashboard, &str, &[(&str, &str)]),
+    (caption, heads): (&str, &[&str]),
+    page: &Page<T>,
+    row: impl Fn(&T) -> Markup,
+) -> Markup {
+    html! {
+        @if page.rows.is_empty() { p { "None on this page." } }
+        @else { (table(caption, heads, &html! { @for one in &page.rows { (row(one)) } })) }
+        (next_page(&app.base, path, query, page.next.as_ref()))
+    }
+}
+
 /// Returns an event: its beginning, and the whole text behind a button if it is long.
-fn event(bytes: &[u8], whole_bytes: Option<u64>) -> Markup {
+fn event(event: &RowEvent) -> Markup {
     const BEGINNING_CHARS: usize = 120;
+    let (bytes, whole_bytes) = (event.bytes(), event.whole_bytes());
     let whole = String::from_utf8_lossy(bytes);
     let beginning = text(&whole, BEGINNING_CHARS);
     html! {

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use seriatim::control::chain::ChainPage;
 use seriatim::control::inspect::Standing;
 use seriatim::control::rules::{Kind, Selector};
-use seriatim::control::{Action, Inspection, LogStatus, ScheduledEvent};
+use seriatim::control::{Action, Inspection, LogStatus, RowEvent, ScheduledEvent};
 use seriatim_console::shares::parts;
 use seriatim_console::shown;
 
@@ -309,7 +309,7 @@ fn events(
                 td.number data-label="Attempts" { @if let Some(tries) = &object.tries { (tries.attempts) } }
                 td data-label="Taken" { "–" }
                 td data-label="Over" { "–" }
-                td data-label="Event" { (event(next.text.as_bytes(), Some(next.bytes).filter(|bytes| *bytes > next.text.len() as u64))) }
+                td data-label="Event" { (event(&RowEvent::new(next.text.clone().into_bytes(), Some(next.bytes)))) }
             }
         }
         @for row in &chain.rows {
@@ -331,7 +331,7 @@ fn events(
                     @if let Some(taken) = row.taken_ms { br; "took " (shown::duration(row.at_ms.saturating_sub(taken))) }
                 }
                 td data-label="Event" {
-                    (event(row.event.as_deref().unwrap_or_default(), row.event_bytes))
+                    @if let Some(of) = &row.event { (event(of)) } @else { "–" }
                     @if let Some(results) = &row.results { details { summary { "Results" } pre tabindex="0" aria-label="Results" { (lines(results)) } } }
                 }
             }
@@ -376,7 +376,7 @@ fn schedule_rows(
             tr {
                 td data-label="Key" { (text(key, 80)) }
                 td data-label="Due" { @if row.queued { "queued" } @else if let Some(due) = row.due_ms { (time(due, now_ms)) } @else if row.at_once { "at once" } @else { "broken" } }
-                td data-label="Event" { (event(row.event.as_deref().unwrap_or_default(), row.event_bytes.filter(|_| row.event.is_none()))) }
+                td data-label="Event" { (event(&row.event)) }
                 @if may {
                     td data-label="Action" {
                         (ActForm { forms, act: "cancel", label: "Cancel", subject: key, fields: &[("object", escaped), ("key", key)], inputs: &[], back }.markup())

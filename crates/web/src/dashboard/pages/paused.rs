@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use maud::html;
+use maud::{Markup, html};
+use seriatim::control::HeldObject;
 
-use super::{ROWS, after, parameter, prefix_of};
+use super::{ROWS, after, listed, parameter, prefix_of};
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::format::{link, number, object, text};
-use crate::dashboard::html::{Frame, Update, next_page, table};
+use crate::dashboard::html::{Frame, Update};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 
@@ -28,20 +29,7 @@ pub(in crate::dashboard) async fn show(
             ROWS,
         )
         .await?;
-    let rows = html! {
-        @for row in &page.rows {
-            tr {
-                td data-label="Object" { (object(&app.base, row.object_escaped.as_deref().unwrap_or(&row.object))) }
-                td data-label="Rules" {
-                    @if row.rules.is_empty() { "–" }
-                    @for rule in &row.rules { (text(&rule.to_string(), 120)) " by " (text(&rule.actor, 64)) @if !rule.reason.is_empty() { ": " (text(&rule.reason, 200)) } br; }
-                }
-                td data-label="Event" { @if let Some(id) = row.id { (id) } @else { "–" } }
-                td.number data-label="In batch" { (number(row.events)) }
-                td data-label="Was held" { (text(&row.why, 300)) }
-            }
-        }
-    };
+    let heads = ["Object", "Rules", "Event", "In batch", "Was held"];
     let content = html! {
         h1 { "Paused objects" }
         p { "These objects wait until their " a href=(link(&app.base, "/rules", &[])) { "rules" } " are lifted. Sorted by name." }
@@ -49,9 +37,12 @@ pub(in crate::dashboard) async fn show(
             label { "Name begins with " input name="prefix" value=(prefix); }
             button type="submit" { "Show" }
         }
-        @if page.rows.is_empty() { p { "None on this page." } }
-        @else { (table("Paused objects", &["Object", "Rules", "Event", "In batch", "Was held"], &rows)) }
-        (next_page(&app.base, "/paused", &[("prefix", &prefix)], page.next.as_ref().map(|next| next.as_str())))
+        (listed(
+            (&app, "/paused", &[("prefix", &prefix)]),
+            ("Paused objects", &heads),
+            &page,
+            |held| row(&app.base, held),
+        ))
     };
     Ok(Frame {
         app: &app,
@@ -62,4 +53,19 @@ pub(in crate::dashboard) async fn show(
         forms: None,
     }
     .around(&content))
+}
+
+fn row(base: &str, row: &HeldObject) -> Markup {
+    html! {
+        tr {
+            td data-label="Object" { (object(base, row.object_escaped.as_deref().unwrap_or(&row.object))) }
+            td data-label="Rules" {
+                @if row.rules.is_empty() { "–" }
+                @for rule in &row.rules { (text(&rule.to_string(), 120)) " by " (text(&rule.actor, 64)) @if !rule.reason.is_empty() { ": " (text(&rule.reason, 200)) } br; }
+            }
+            td data-label="Event" { @if let Some(id) = row.id { (id) } @else { "–" } }
+            td.number data-label="In batch" { (number(row.events)) }
+            td data-label="Was held" { (text(&row.why, 300)) }
+        }
+    }
 }

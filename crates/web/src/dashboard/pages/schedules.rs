@@ -7,11 +7,11 @@ use axum::response::Response;
 use maud::{Markup, html};
 use seriatim::control::ScheduledEvent;
 
-use super::{ROWS, after, event, may_operate, parameter};
+use super::{ROWS, after, event, listed, may_operate, parameter};
 use crate::dashboard::Dashboard;
 use crate::dashboard::html::acts::{ActForm, Forms};
 use crate::dashboard::html::format::{link, object, text, time};
-use crate::dashboard::html::{Frame, Update, next_page, table};
+use crate::dashboard::html::{Frame, Update};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
 
@@ -28,15 +28,16 @@ pub(in crate::dashboard) async fn show(
     let now_ms = page.now_ms.unwrap_or(0);
     let back = link("", "/schedules", &[("after", &parameter(&asked, "after")?)]);
     let may = may_operate(&asked.user);
-    let rows =
-        html! { @for row in &page.rows { (schedule(&app, &forms, &back, row, now_ms, may)) } };
     let heads = ["Object", "Key", "Due", "Event", "Action"];
     let content = html! {
         h1 { "Schedules" }
         p { "These events are queued when they are due." }
-        @if page.rows.is_empty() { p { "None on this page." } }
-        @else { (table("Schedules", if may { &heads } else { &heads[..4] }, &rows)) }
-        (next_page(&app.base, "/schedules", &[], page.next.as_ref().map(|next| next.as_str())))
+        (listed(
+            (&app, "/schedules", &[]),
+            ("Schedules", if may { &heads } else { &heads[..4] }),
+            &page,
+            |row| schedule(&app, &forms, &back, row, now_ms, may),
+        ))
     };
     Ok(Frame {
         app: &app,
@@ -64,7 +65,7 @@ fn schedule(
             td data-label="Object" { (object(&app.base, escaped)) }
             td data-label="Key" { (text(key, 80)) }
             td data-label="Due" { @if let Some(due) = row.due_ms { (time(due, now_ms)) } @else if row.at_once { "at once" } @else { "broken" } }
-            td data-label="Event" { (event(row.event.as_deref().unwrap_or_default(), row.event_bytes.filter(|_| row.event.is_none()))) }
+            td data-label="Event" { (event(&row.event)) }
             @if may {
                 td data-label="Action" {
                     (ActForm { forms, act: "cancel", label: "Cancel", subject: key, fields: &[("object", escaped), ("key", key)], inputs: &[], back }.markup())

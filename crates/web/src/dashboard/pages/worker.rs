@@ -66,7 +66,7 @@ pub(in crate::dashboard) async fn show(
             }
             (table("Slots", &["Slot", "Object", "First event", "Events", "Tries"], &rows))
         }
-        (next_page(&app.base, "/worker", &[("name", &name)], found.next.as_ref().map(|next| next.as_str())))
+        (next_page(&app.base, "/worker", &[("name", &name)], found.next.as_ref()))
     };
     let title = format!("Worker {}", text(&worker.name, 64));
     Ok(Frame {

@@ -41,7 +41,7 @@ pub(in crate::dashboard) async fn show(
             p { (number(page.registered)) " names are registered. Names with a process or with work come first." }
             @if page.workers.is_empty() { p { "None on this page." } } @else { (table("Worker processes", &heads, &rows)) }
         }
-        (next_page(&app.base, "/workers", &[], page.next.as_ref().map(|next| next.as_str())))
+        (next_page(&app.base, "/workers", &[], page.next.as_ref()))
     };
     Ok(Frame {
         app: &app,
