@@ -1,166 +1,123 @@
-//! Finds values in a JSON text, as ranges of bytes. No number or string is read and written again.
-//!
-//! The text is checked first. So the code here only has to find its way through valid JSON. It uses
-//! no recursion, and it never leaves the text.
+//! Finds values in a JSON text, as parts of this text. No number or string is read and written
+//! again.
 
-use std::ops::Range;
+use std::fmt;
 
+use serde::de::{Deserializer as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use seriatim::event::Pointer;
 
-/// Returns the ranges of the values at these pointers, sorted, none within another. All members of
-/// the same name count. Returns none if the text is not one JSON document.
-pub(super) fn places(json: &[u8], pointers: &[Pointer]) -> Option<Vec<Range<usize>>> {
-    serde_json::from_slice::<&RawValue>(json).ok()?;
-    let start = skip_blank(json, 0);
-    let whole = start..value_end(json, start);
+/// Maximum depth of the values within a hidden value. Each level is read once more than the level
+/// around it.
+const DEPTH_MAX: usize = 128;
+
+/// A member of an object with its name, or an item of an array.
+type Child<'a> = (Option<&'a RawValue>, &'a RawValue);
+
+/// Returns the values at these pointers in their order in the text, none within another. All
+/// members of the same name count. Returns none if the text is not one JSON document.
+pub(super) fn places<'a>(json: &'a [u8], pointers: &[Pointer]) -> Option<Vec<&'a RawValue>> {
+    let whole: &RawValue = serde_json::from_slice(json).ok()?;
     let mut found = Vec::new();
     for pointer in pointers {
-        let mut places = vec![whole.clone()];
+        let mut values = vec![whole];
         for token in pointer.tokens() {
-            places = places
-                .into_iter()
-                .flat_map(|place| children(json, place.start, token))
-                .collect();
+            let mut next = Vec::new();
+            for value in values {
+                next.extend(at(value, token)?);
+            }
+            values = next;
         }
-        found.append(&mut places);
+        found.append(&mut values);
     }
     // A value that begins at the same byte as another one is the same value.
-    found.sort_by_key(|place| place.start);
+    found.sort_by_key(|value| start(json, value));
     let mut end = 0;
-    found.retain(|place| {
-        let is_outside = place.start >= end;
-        end = end.max(place.end);
+    found.retain(|value| {
+        let is_outside = start(json, value) >= end;
+        end = end.max(start(json, value) + value.get().len());
         is_outside
     });
     Some(found)
 }
 
-/// A string or a number, as it is written.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Leaf<'a> {
-    /// A string with its quotes. Names of members count as strings.
-    Text(&'a [u8]),
-    Number(&'a [u8]),
+/// Returns the position of a part of the text.
+pub(super) fn start(json: &[u8], part: &RawValue) -> usize {
+    (part.get().as_ptr() as usize).saturating_sub(json.as_ptr() as usize)
 }
 
-/// Returns all strings and numbers within this value.
-pub(super) fn leaves(json: &[u8], place: Range<usize>) -> Vec<Leaf<'_>> {
-    let mut leaves = Vec::new();
-    let mut at = place.start;
-    while at < place.end {
-        let start = at;
-        at += 1;
-        match json.get(start) {
-            Some(b'"') => {
-                at = string_end(json, start);
-                leaves.push(Leaf::Text(json.get(start..at).unwrap_or_default()));
+/// Returns all strings and numbers within these values, as they are written. Names of members count
+/// as strings. Returns none if the values are nested too deeply.
+pub(super) fn leaves<'a>(values: &[&'a RawValue]) -> Option<Vec<&'a str>> {
+    let (mut leaves, mut level) = (Vec::new(), values.to_vec());
+    for _ in 0..DEPTH_MAX {
+        for value in std::mem::take(&mut level) {
+            if value
+                .get()
+                .starts_with(|c| matches!(c, '"' | '-' | '0'..='9'))
+            {
+                leaves.push(value.get());
             }
-            Some(b'-' | b'0'..=b'9') => {
-                at = value_end(json, start);
-                leaves.push(Leaf::Number(json.get(start..at).unwrap_or_default()));
+            for (name, child) in children(value)? {
+                leaves.extend(name.map(RawValue::get));
+                level.push(child);
             }
-            _ => {}
         }
     }
-    leaves
+    level.is_empty().then_some(leaves)
 }
 
-/// Returns the values with this name or this position, in the object or array that begins at
-/// `start`.
-fn children(json: &[u8], start: usize, token: &str) -> Vec<Range<usize>> {
-    let is_object = match json.get(start) {
-        Some(b'{') => true,
-        Some(b'[') => false,
-        _ => return Vec::new(),
+/// Returns the values with this name or this position in an object or array.
+fn at<'a>(value: &'a RawValue, token: &str) -> Option<Vec<&'a RawValue>> {
+    // As RFC 6901 defines it, an index has no leading zeros.
+    let index = token
+        .parse()
+        .ok()
+        .filter(|n: &usize| n.to_string() == token);
+    let is_at = |position: usize| index == Some(position);
+    // A name that has half of a surrogate pair has no text, so no pointer leads to it.
+    let is_named = |name: &RawValue| {
+        serde_json::from_str::<String>(name.get()).is_ok_and(|name| name == token)
     };
-    let index = index(token);
-    let mut found = Vec::new();
-    let mut at = skip_blank(json, start + 1);
-    for position in 0..json.len() {
-        if matches!(json.get(at), None | Some(b'}' | b']')) {
-            break;
-        }
-        let mut is_same = index == Some(position);
-        if is_object {
-            let name_end = string_end(json, at);
-            is_same = json
-                .get(at..name_end)
-                .and_then(decoded)
-                .is_some_and(|name| name == token);
-            // The colon stands between the name and the value.
-            at = skip_blank(json, skip_blank(json, name_end) + 1);
-        }
-        let end = value_end(json, at);
-        if is_same {
-            found.push(at..end);
-        }
-        // A comma, or the end of the object or array.
-        let behind = skip_blank(json, end);
-        if json.get(behind) != Some(&b',') {
-            break;
-        }
-        at = skip_blank(json, behind + 1);
+    let children = children(value)?.into_iter().enumerate();
+    let found = children.filter(|(position, (name, _))| name.map_or(is_at(*position), is_named));
+    Some(found.map(|(_, (_, child))| child).collect())
+}
+
+/// Returns the members of an object, or the items of an array.
+fn children(value: &RawValue) -> Option<Vec<Child<'_>>> {
+    let mut json = serde_json::Deserializer::from_str(value.get());
+    match value.get().as_bytes().first() {
+        Some(b'{') => json.deserialize_map(Children).ok(),
+        Some(b'[') => json.deserialize_seq(Children).ok(),
+        _ => Some(Vec::new()),
     }
-    found
 }
 
-/// Parses an array index as RFC 6901 defines it. Leading zeros are not allowed.
-fn index(token: &str) -> Option<usize> {
-    let is_plain = token == "0" || !token.starts_with('0');
-    (is_plain && token.bytes().all(|byte| byte.is_ascii_digit()))
-        .then(|| token.parse().ok())
-        .flatten()
-}
+struct Children;
 
-/// Decodes a string with its quotes; none if it has half of a surrogate pair.
-pub(super) fn decoded(string: &[u8]) -> Option<String> {
-    serde_json::from_slice(string).ok()
-}
+impl<'de> Visitor<'de> for Children {
+    type Value = Vec<Child<'de>>;
 
-fn skip_blank(json: &[u8], at: usize) -> usize {
-    let rest = json.get(at..).unwrap_or_default();
-    at + rest
-        .iter()
-        .take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
-        .count()
-}
-
-/// Returns the position after the string that begins at `start`.
-fn string_end(json: &[u8], start: usize) -> usize {
-    let mut at = start + 1;
-    while let Some(byte) = json.get(at) {
-        match byte {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object or an array")
     }
-    json.len()
-}
 
-/// Returns the position after the value that begins at `start`.
-fn value_end(json: &[u8], start: usize) -> usize {
-    let mut depth = 0_usize;
-    let mut at = start;
-    while let Some(byte) = json.get(at) {
-        match byte {
-            b'"' => at = string_end(json, at),
-            b'{' | b'[' => (depth, at) = (depth + 1, at + 1),
-            // The end of the object or array around a number or a word.
-            b'}' | b']' if depth == 0 => return at,
-            b'}' | b']' => (depth, at) = (depth - 1, at + 1),
-            b',' | b' ' | b'\t' | b'\n' | b'\r' if depth == 0 => return at,
-            _ => {
-                at += 1;
-                continue;
-            }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut children = Vec::new();
+        while let Some((name, member)) = map.next_entry()? {
+            children.push((Some(name), member));
         }
-        if depth == 0 {
-            return at;
-        }
+        Ok(children)
     }
-    json.len()
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut children = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            children.push((None, item));
+        }
+        Ok(children)
+    }
 }
 
 #[cfg(test)]
@@ -169,16 +126,12 @@ mod tests {
 
     #[test]
     fn strings_and_numbers_are_found() {
-        let json = br#"{"a\"":[1.50,-2e+3,true,"x,\\",null,{}]}"#;
-        let text = |text: &'static str| Leaf::Text(text.as_bytes());
-        let number = |text: &'static str| Leaf::Number(text.as_bytes());
-        let expected = [
-            text(r#""a\"""#),
-            number("1.50"),
-            number("-2e+3"),
-            text(r#""x,\\""#),
-        ];
-        assert_eq!(leaves(json, 0..json.len()), expected);
-        assert_eq!(leaves(b"-12", 0..3), [number("-12")]);
+        let json = r#"{"a\"":[1.50,-2e+3,true,"x,\\",null,{}]}"#;
+        let found = |json| leaves(&[serde_json::from_str(json).expect("JSON")]);
+        let expected = [r#""a\"""#, "1.50", "-2e+3", r#""x,\\""#];
+        assert_eq!(found(json).as_deref(), Some(&expected[..]));
+        assert_eq!(found("-12").as_deref(), Some(&["-12"][..]));
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        assert_eq!(found(&deep), None);
     }
 }

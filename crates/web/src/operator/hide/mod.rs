@@ -83,9 +83,10 @@ impl Hidden {
         let mut shown = Vec::with_capacity(event.len());
         let mut from = 0;
         for place in places {
-            shown.extend_from_slice(event.get(from..place.start).unwrap_or_default());
+            let start = json::start(event, place);
+            shown.extend_from_slice(event.get(from..start).unwrap_or_default());
             shown.extend_from_slice(format!("\"{MASK}\"").as_bytes());
-            from = place.end;
+            from = start + place.get().len();
         }
         shown.extend_from_slice(event.get(from..).unwrap_or_default());
         Cow::Owned(shown)
@@ -108,7 +109,7 @@ impl Hidden {
         let exact = || {
             let event = event.filter(|_| !self.all_events)?;
             let places = json::places(event, &self.pointers)?;
-            Secrets::of(event, &places)?.hide_in(&without_answer(text))
+            Secrets::of(&json::leaves(&places)?)?.hide_in(&without_answer(text))
         };
         exact().unwrap_or_else(|| code_of(text))
     }

@@ -1,67 +1,45 @@
 //! Finds hidden values in a text, however the text writes them.
 //!
 //! An error may contain a value as it is, as JSON, as JSON in a string of JSON, in the notation of
-//! a programming language, or in a URL. So each character of a value is compared with a character of
-//! the text or with an escape of it.
+//! a programming language, or in a URL. So the text is read in every way that it may be meant.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
-use super::json::{Leaf, decoded, leaves};
 use super::{MASK, SECRET_BYTES_MIN};
 
 /// Maximum number of comparisons of characters for one text. They take less than 0.1 s. A text of 500
 /// bytes and 4,000 hidden values need that many.
 const COMPARISONS_MAX: usize = 2_000_000;
 
+/// Maximum length of a run of backslashes before an escape. This is enough for a string that is
+/// escaped six times.
+const BACKSLASHES_MAX: usize = 64;
+
 /// The hidden values of one event.
 pub(super) struct Secrets(Vec<Vec<char>>);
 
-/// The result of comparing one character of a value with the text at a position.
-enum Compared {
-    /// Another character.
-    Other,
-    /// The same character. The comparison goes on at this position.
-    Same(usize),
-    /// The text is cut at this position.
-    Cut(usize),
-}
+/// A way to read the text at a position: the character, and the position behind it.
+type Reading = (char, usize);
 
 impl Secrets {
-    /// Returns the strings and numbers at these places of an event. Returns none if a string cannot
-    /// be decoded.
-    pub(super) fn of(event: &[u8], places: &[Range<usize>]) -> Option<Self> {
+    /// Returns the values of these JSON strings and numbers. Returns none if a string cannot be
+    /// decoded.
+    pub(super) fn of(leaves: &[&str]) -> Option<Self> {
         let mut secrets = BTreeSet::new();
-        let mut add = |value: String| {
-            if value.len() >= SECRET_BYTES_MIN {
-                secrets.insert(value);
+        for leaf in leaves {
+            if leaf.starts_with('"') {
+                secrets.insert(serde_json::from_str::<String>(leaf).ok()?);
+                continue;
             }
-        };
-        for leaf in places.iter().flat_map(|place| leaves(event, place.clone())) {
-            match leaf {
-                Leaf::Text(string) => add(decoded(string)?),
-                Leaf::Number(number) => {
-                    let number = std::str::from_utf8(number).ok()?;
-                    let unsigned = number.trim_start_matches('-');
-                    add(number.to_owned());
-                    add(unsigned.to_owned());
-                    // Programs may print 1234.50 as 1234.5, and 1e3 as 1000.
-                    if let Some(parsed) = unsigned
-                        .parse::<f64>()
-                        .ok()
-                        .filter(|parsed| parsed.is_finite())
-                    {
-                        add(parsed.to_string());
-                    }
-                }
-            }
+            let unsigned = leaf.trim_start_matches('-');
+            secrets.extend([(*leaf).to_owned(), unsigned.to_owned()]);
+            // Programs may print 1234.50 as 1234.5, and 1e3 as 1000.
+            let parsed = unsigned.parse().ok().filter(|n: &f64| n.is_finite());
+            secrets.extend(parsed.map(|parsed| parsed.to_string()));
         }
-        Some(Self(
-            secrets
-                .iter()
-                .map(|secret| with_single_backslashes(secret))
-                .collect(),
-        ))
+        secrets.retain(|secret| secret.len() >= SECRET_BYTES_MIN);
+        let secrets = secrets.iter().map(|secret| with_single_backslashes(secret));
+        Some(Self(secrets.collect()))
     }
 
     /// Returns the text with a mask in place of each hidden value. Returns none if this would take
@@ -105,10 +83,8 @@ fn with_single_backslashes(secret: &str) -> Vec<char> {
 /// comparisons are left.
 fn matched(secret: &[char], text: &[char], start: usize, left: &mut usize) -> Option<usize> {
     // Most positions end here.
-    if !secret.first().is_some_and(|first| {
-        text.get(start)
-            .is_some_and(|c| c == first || matches!(c, '\\' | '%' | '+'))
-    }) {
+    let is_possible = |c: &char| secret.first() == Some(c) || matches!(c, '\\' | '%' | '+');
+    if !text.get(start).is_some_and(is_possible) {
         *left = left.checked_sub(1)?;
         return Some(start);
     }
@@ -120,24 +96,17 @@ fn matched(secret: &[char], text: &[char], start: usize, left: &mut usize) -> Op
         let mut next = Vec::new();
         while let Some(at) = ways.pop() {
             *left = left.checked_sub(1 + next.len())?;
-            for compared in [
-                literal(*wanted, text, at),
-                backslash(*wanted, text, at),
-                escaped(*wanted, text, at),
-            ] {
-                match compared {
-                    Compared::Same(behind) if !next.contains(&behind) => {
-                        next.push(behind);
-                        // One backslash of the value stands for any number of them.
-                        if *wanted == '\\' {
-                            ways.push(behind);
-                        }
+            for (_, behind) in readings(text, at).filter(|(read, _)| read == wanted) {
+                if !next.contains(&behind) {
+                    next.push(behind);
+                    // One backslash of the value stands for any number of them.
+                    if *wanted == '\\' {
+                        ways.push(behind);
                     }
-                    Compared::Cut(behind) if bytes >= SECRET_BYTES_MIN => {
-                        farthest = farthest.max(behind)
-                    }
-                    _ => {}
                 }
+            }
+            if bytes >= SECRET_BYTES_MIN {
+                farthest = farthest.max(cut(text, at).unwrap_or(start));
             }
         }
         if next.is_empty() {
@@ -149,69 +118,74 @@ fn matched(secret: &[char], text: &[char], start: usize, left: &mut usize) -> Op
     Some(ways.into_iter().fold(farthest, usize::max))
 }
 
-/// Returns whether the text ends here, or was cut here when it was written.
-fn is_cut(text: &[char], at: usize) -> bool {
-    matches!(text.get(at), None | Some('…' | '\u{fffd}'))
-}
-
-/// Compares with a character that is not escaped.
-fn literal(wanted: char, text: &[char], at: usize) -> Compared {
-    let behind = backslashes(text, at).end;
-    match text.get(at) {
-        _ if wanted == '\\' && behind > at => Compared::Same(behind),
-        Some(c) if *c == wanted => Compared::Same(at + 1),
-        // As in the query of a URL.
-        Some('+') if wanted == ' ' => Compared::Same(at + 1),
-        _ if is_cut(text, at) => Compared::Cut(at),
-        _ => Compared::Other,
-    }
-}
-
-/// Compares with a backslash before an escape. The last backslash of the run belongs to this escape.
-fn backslash(wanted: char, text: &[char], at: usize) -> Compared {
-    let last = backslashes(text, at).last;
-    if wanted == '\\' && last > at {
-        Compared::Same(last)
-    } else {
-        Compared::Other
-    }
-}
-
-/// Compares with an escape: one or more backslashes, or a percent sign.
-fn escaped(wanted: char, text: &[char], at: usize) -> Compared {
-    match backslashes(text, at).end {
-        behind if behind > at && text.get(behind) == Some(&'%') => percent(wanted, text, behind),
-        behind if behind > at => after_backslashes(wanted, text, behind),
-        _ if text.get(at) == Some(&'%') => percent(wanted, text, at),
-        _ => Compared::Other,
-    }
-}
-
-/// Compares with the bytes of a character as a URL writes them, e.g. `%C3%A9`.
-fn percent(wanted: char, text: &[char], start: usize) -> Compared {
-    let mut at = start;
-    let mut utf8 = [0; 4];
-    for byte in wanted.encode_utf8(&mut utf8).bytes() {
-        match text.get(at) {
-            Some('%') => {}
-            _ if is_cut(text, at) => return Compared::Cut(at),
-            _ => return Compared::Other,
+/// Returns the position at which the text ends, or was cut when it was written, if this is here or
+/// behind an escape that is incomplete.
+fn cut(text: &[char], at: usize) -> Option<usize> {
+    let is_part =
+        |c: &&char| matches!(**c, '\\' | '%' | 'u' | 'U' | 'x' | '{') || c.is_ascii_hexdigit();
+    let end = match text.get(at..) {
+        Some(rest @ ['\\' | '%', ..]) => {
+            at + rest
+                .iter()
+                .take(BACKSLASHES_MAX)
+                .take_while(is_part)
+                .count()
         }
-        match hex(text, at + 1, 2) {
-            Ok(found) if found == u32::from(byte) => at += 3,
-            Err(Some(cut)) => return Compared::Cut(cut),
-            _ => return Compared::Other,
-        }
-    }
-    Compared::Same(at)
-}
-
-/// Compares with the escape whose backslashes end before `at`.
-fn after_backslashes(wanted: char, text: &[char], at: usize) -> Compared {
-    let Some(letter) = text.get(at).filter(|_| !is_cut(text, at)) else {
-        return Compared::Cut(at);
+        _ => at,
     };
-    let plain = match letter {
+    matches!(text.get(end), None | Some('…' | '\u{fffd}')).then_some(end)
+}
+
+/// Returns all ways to read the text at this position.
+fn readings(text: &[char], at: usize) -> impl Iterator<Item = Reading> {
+    let (last, end) = backslashes(text, at);
+    let plain = text.get(at).copied();
+    let readings = [
+        plain.filter(|c| *c != '\\').map(|c| (c, at + 1)),
+        // As in the query of a URL.
+        plain.filter(|c| *c == '+').map(|_| (' ', at + 1)),
+        // A run of backslashes is one backslash. The last of them may belong to an escape.
+        (end > at).then_some(('\\', end)),
+        (last > at).then_some(('\\', last)),
+        (end > at).then(|| escaped(text, end)).flatten(),
+        percent(text, end),
+    ];
+    readings.into_iter().flatten()
+}
+
+/// Reads a run of backslashes, which may be empty. A URL writes a backslash as `%5C`. Returns the
+/// position of the last backslash, and the end of the run.
+fn backslashes(text: &[char], start: usize) -> (usize, usize) {
+    let (mut last, mut end) = (start, start);
+    for _ in 0..BACKSLASHES_MAX {
+        let width = match text.get(end..) {
+            Some(['\\', ..]) => 1,
+            Some(['%', '5', 'C' | 'c', ..]) => 3,
+            _ => break,
+        };
+        (last, end) = (end, end + width);
+    }
+    (last, end)
+}
+
+/// Reads a character as a URL writes its bytes, e.g. `%C3%A9`.
+fn percent(text: &[char], start: usize) -> Option<Reading> {
+    let mut bytes = Vec::new();
+    for at in (start..).step_by(3).take(4) {
+        if text.get(at) != Some(&'%') {
+            return None;
+        }
+        bytes.push(u8::try_from(hex(text, at + 1, 2)?).ok()?);
+        if let Ok(read) = std::str::from_utf8(&bytes) {
+            return Some((read.chars().next()?, at + 3));
+        }
+    }
+    None
+}
+
+/// Reads the escape whose backslashes end before `at`.
+fn escaped(text: &[char], at: usize) -> Option<Reading> {
+    let plain = match text.get(at)? {
         'n' => '\n',
         'r' => '\r',
         't' => '\t',
@@ -219,109 +193,41 @@ fn after_backslashes(wanted: char, text: &[char], at: usize) -> Compared {
         'f' => '\u{c}',
         '0' => '\0',
         'e' => '\u{1b}',
-        'u' | 'x' | 'U' => return coded(wanted, text, at),
-        other if other.is_ascii_punctuation() => *other,
-        _ => return Compared::Other,
+        'u' | 'x' | 'U' => return coded(text, at),
+        other => Some(*other).filter(char::is_ascii_punctuation)?,
     };
-    if plain == wanted {
-        Compared::Same(at + 1)
-    } else {
-        Compared::Other
-    }
+    Some((plain, at + 1))
 }
 
-/// Compares with the code of a character: `u00e9`, `ud83d\ude00`, `u{e9}`, `U000000e9` or `xe9`.
-fn coded(wanted: char, text: &[char], at: usize) -> Compared {
-    let wanted_code = u32::from(wanted);
-    let same = |found: u32, behind: usize| {
-        if found == wanted_code {
-            Compared::Same(behind)
-        } else {
-            Compared::Other
-        }
-    };
+/// Reads the code of a character: `u00e9`, `ud83d\ude00`, `u{e9}`, `U000000e9` or `xe9`.
+fn coded(text: &[char], at: usize) -> Option<Reading> {
     let digits = match (text.get(at), text.get(at + 1)) {
         (Some('u'), Some('{')) => {
-            let digits = text
-                .iter()
-                .skip(at + 2)
-                .take(7)
-                .take_while(|c| c.is_ascii_hexdigit())
-                .count();
-            let end = at + 2 + digits;
-            return match (hex(text, at + 2, digits), text.get(end)) {
-                (Ok(found), Some('}')) => same(found, end + 1),
-                _ if is_cut(text, end) => Compared::Cut(end),
-                _ => Compared::Other,
-            };
+            let digits = text.iter().skip(at + 2).take(7).position(|c| *c == '}')?;
+            let code = hex(text, at + 2, digits)?;
+            return Some((char::from_u32(code)?, at + 3 + digits));
         }
         (Some('x'), _) => 2,
         (Some('U'), _) => 8,
         _ => 4,
     };
-    let end = at + 1 + digits;
-    match hex(text, at + 1, digits) {
-        Ok(high @ 0xd800..=0xdbff) => {
-            let low_at = backslashes(text, end).end;
-            if is_cut(text, low_at) {
-                return Compared::Cut(low_at);
-            }
-            match hex(text, low_at + 1, 4) {
-                Ok(low @ 0xdc00..=0xdfff) if low_at > end && text.get(low_at) == Some(&'u') => {
-                    same(
-                        0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00),
-                        low_at + 5,
-                    )
-                }
-                Err(Some(cut)) => Compared::Cut(cut),
-                _ => Compared::Other,
-            }
-        }
-        Ok(found) => same(found, end),
-        Err(Some(cut)) => Compared::Cut(cut),
-        Err(None) => Compared::Other,
+    let (code, end) = (hex(text, at + 1, digits)?, at + 1 + digits);
+    if let Some(read) = char::from_u32(code) {
+        return Some((read, end));
     }
+    let (_, low_at) = backslashes(text, end);
+    if low_at == end || text.get(low_at) != Some(&'u') {
+        return None;
+    }
+    let pair = [code, hex(text, low_at + 1, 4)?].map(|half| half as u16);
+    let read = char::decode_utf16(pair).next()?.ok()?;
+    Some((read, low_at + 5))
 }
 
-/// Reads a number of so many hexadecimal digits. The error is the position at which the text is cut;
-/// none if there is another character.
-fn hex(text: &[char], at: usize, digits: usize) -> Result<u32, Option<usize>> {
-    let mut number = 0_u32;
-    for at in at..at + digits {
-        match text.get(at).and_then(|c| c.to_digit(16)) {
-            Some(digit) => number = number.wrapping_mul(16).wrapping_add(digit),
-            None => return Err(is_cut(text, at).then_some(at)),
-        }
-    }
-    Ok(number)
-}
-
-/// Maximum length of a run of backslashes before an escape. This is enough for a string that is
-/// escaped six times.
-const BACKSLASHES_MAX: usize = 64;
-
-/// A run of backslashes, which may be empty. A URL writes a backslash as `%5C`.
-struct Backslashes {
-    /// Position of the last backslash; the beginning if there is none.
-    last: usize,
-    end: usize,
-}
-
-fn backslashes(text: &[char], start: usize) -> Backslashes {
-    let mut run = Backslashes {
-        last: start,
-        end: start,
-    };
-    for _ in 0..BACKSLASHES_MAX {
-        let width = match text.get(run.end..) {
-            Some(['\\', ..]) => 1,
-            Some(['%', '5', 'C' | 'c', ..]) => 3,
-            _ => break,
-        };
-        run = Backslashes {
-            last: run.end,
-            end: run.end + width,
-        };
-    }
-    run
+/// Reads a number of so many hexadecimal digits.
+fn hex(text: &[char], at: usize, digits: usize) -> Option<u32> {
+    let mut chars = text.get(at..at + digits)?.iter();
+    chars.try_fold(0, |number: u32, c| {
+        Some(number.wrapping_mul(16).wrapping_add(c.to_digit(16)?))
+    })
 }
