@@ -197,7 +197,7 @@ impl Side {
     fn has_passed(&self, ms: u64, apart_ms: u64) -> bool {
         match &self.reached {
             Place::End => true,
-            Place::After(id) => reply::ms_of(id) + apart_ms <= ms,
+            Place::After(id) => reply::ms_of(id) + apart_ms < ms,
             Place::Start => false,
         }
     }
