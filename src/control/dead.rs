@@ -1,7 +1,6 @@
 //! Dead letters: events that will not be delivered any more, each with the reason, oldest first. An
 //! operator reads, retries or drops them.
 
-use redis::Value;
 use serde::Serialize;
 
 use super::of_object::Search;
@@ -379,7 +378,7 @@ impl Control {
         // until it has enough.
         while letters.len() < count {
             let (range, rest) = ([command, &from, to], count - letters.len());
-            let items = log::rows(
+            let mut reply = log::rows(
                 &mut conn,
                 WHAT,
                 self.keys.events_dead(),
@@ -389,11 +388,10 @@ impl Control {
                 false,
             )
             .await?;
-            let [_, _, _, entries, more] =
-                <[Value; 5]>::try_from(items).map_err(|_| unreadable())?;
-            let some = reply::entries(entries).ok_or_else(unreadable)?;
+            let _counts = (reply.value()?, reply.value()?, reply.value()?);
+            let some = reply::entries(reply.value()?).ok_or_else(unreadable)?;
             letters.extend(some.into_iter().map(letter));
-            let is_cut = reply::number(&more).is_some_and(|more| more > 0);
+            let is_cut = reply.count()? > 0;
             match letters.last() {
                 Some(_) if is_cut && event_bytes_max > 0 => return Ok((letters, true)),
                 Some(last) if is_cut => from = format!("({}", last.dead_id),

@@ -184,6 +184,11 @@ impl ControlError {
         )
     }
 
+    /// Returns whether Redis has refused a command because a key has a wrong type.
+    pub(super) fn is_wrong_type(&self) -> bool {
+        matches!(self, Self::Redis { source, .. } if source.to_string().contains("WRONGTYPE"))
+    }
+
     pub(crate) fn redis(what: &'static str) -> impl FnOnce(redis::RedisError) -> Self {
         move |source| Self::Redis { what, source }
     }

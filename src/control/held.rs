@@ -10,11 +10,11 @@ use serde::Serialize;
 pub use self::release::{RELEASE_OVER_MAX, ReleasedAll, Which};
 use super::rules::Rule;
 use super::shares::ShareWait;
-use super::{Control, ControlError, Cursor, RowId};
+use super::{Control, ControlError, Cursor};
 use crate::escape;
 pub use crate::wire::operator::HELD_LOOKED_MAX as LOOKED_MAX;
 use crate::wire::operator::{self, HeldPart, HeldQuery, HeldReply};
-pub use crate::wire::operator::{By, Released};
+pub use crate::wire::operator::{By, Released, Skipped};
 use crate::wire::values::{DueTime, HeldId, Tag};
 
 /// Maximum number of held objects that one call reads.
@@ -95,29 +95,6 @@ pub struct HeldPage {
     pub looked: u64,
     /// Cursor of the next page; none after the last page.
     pub next: Option<Cursor>,
-}
-
-/// The result of [`Control::skip`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Skipped {
-    /// The event is now a dead letter, and the object is due at once.
-    Skipped {
-        /// Id of the event.
-        id: u64,
-        /// Id of the new dead letter.
-        dead_id: RowId,
-        /// Number of events left in the held batch.
-        left: u64,
-    },
-    /// The object is not held. The value is its owner; it is empty if the object has no owner.
-    NotHeld(String),
-    /// A rule holds the object. The object continues when the rule is lifted.
-    Paused,
-    /// The object is held but has no batch. The value is the reason of the hold; it is empty if the
-    /// object has yielded.
-    NoBatch(String),
-    /// The first event does not have the given id. The value is the id that it has.
-    Other(u64),
 }
 
 /// Selects held objects for [`Control::held_where`]. The default selects all.
@@ -344,18 +321,7 @@ impl Control {
         id: Option<u64>,
     ) -> Result<Skipped, ControlError> {
         let object = self.keys.found(&object)?;
-        let skipped = operator::skip(&mut self.connection(), &self.keys, by, object, id).await?;
-        Ok(match skipped {
-            operator::Skipped::Skipped { id, dead_id, left } => Skipped::Skipped {
-                id,
-                dead_id: dead_id.into(),
-                left,
-            },
-            operator::Skipped::NotHeld(owner) => Skipped::NotHeld(owner),
-            operator::Skipped::Paused => Skipped::Paused,
-            operator::Skipped::NoBatch(why) => Skipped::NoBatch(why),
-            operator::Skipped::Other(id) => Skipped::Other(id),
-        })
+        Ok(operator::skip(&mut self.connection(), &self.keys, by, object, id).await?)
     }
 }
 

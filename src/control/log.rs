@@ -8,13 +8,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use redis::Value;
 use redis::aio::ConnectionLike;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::{Control, ControlError, Cursor, RowEvent, RowId, reply};
-use crate::wire;
+use crate::wire::{self, Reply};
 
 /// Maximum number of rows that one call reads. It is small, because events may be large.
 pub const PER_CALL_MAX: usize = 100;
@@ -216,7 +215,7 @@ impl Control {
     async fn log_page(&self, range: [&str; 3], count: usize) -> Result<LogPage, ControlError> {
         const WHAT: &str = "event.log";
         let count = count.clamp(1, PER_CALL_MAX);
-        let items = rows(
+        let mut reply = rows(
             &mut self.connection(),
             WHAT,
             self.keys.event_log(),
@@ -226,8 +225,7 @@ impl Control {
             true,
         )
         .await?;
-        page(items, count)
-            .ok_or_else(|| ControlError::reply(WHAT, "it is not three numbers and entries"))
+        page(&mut reply, count)
     }
 }
 
@@ -251,34 +249,32 @@ pub(super) async fn rows<C: ConnectionLike>(
     count: usize,
     event_bytes_max: usize,
     counts: bool,
-) -> Result<Vec<Value>, ControlError> {
+) -> Result<Reply, ControlError> {
     let mut ask = wire::LOG.invoke();
     ask.key(stream)
         .arg(&range[..])
         .arg(count)
         .arg(event_bytes_max)
         .arg(u8::from(counts));
-    let answer: Value = ask
-        .invoke_async(conn)
-        .await
-        .map_err(ControlError::redis(what))?;
-    reply::after("log", answer).map_err(|answer| ControlError::reply(what, answer))
+    reply::ask(conn, what, &ask, "log").await
 }
 
-fn page(items: Vec<Value>, count: usize) -> Option<LogPage> {
-    let [written, kept, last_id, entries, more] = <[Value; 5]>::try_from(items).ok()?;
-    let entries = reply::entries(entries)?.into_iter().map(entry);
-    let entries: Vec<LogEntry> = entries.collect::<Option<_>>()?;
-    let is_cut = reply::number(&more)? > 0 || entries.len() >= count;
-    Some(LogPage {
+fn page(reply: &mut Reply, count: usize) -> Result<LogPage, ControlError> {
+    let unreadable = || ControlError::reply("event.log", "an entry is not an id and its fields");
+    let (written, kept, end) = (reply.count()?, reply.count()?, reply.text()?);
+    let entries = reply::entries(reply.value()?).ok_or_else(unreadable)?;
+    let entries: Option<Vec<LogEntry>> = entries.into_iter().map(entry).collect();
+    let entries = entries.ok_or_else(unreadable)?;
+    let is_cut = reply.count()? > 0 || entries.len() >= count;
+    Ok(LogPage {
         next: entries
             .last()
             .filter(|_| is_cut)
             .map(|last| Cursor::from(&last.log_id)),
         entries,
-        written: reply::number(&written)?,
-        kept: reply::number(&kept)?,
-        end: reply::text(&last_id)?.into(),
+        written,
+        kept,
+        end: end.into(),
     })
 }
 

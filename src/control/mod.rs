@@ -3,7 +3,6 @@
 //!
 //! - `handle`: [`Control`], which the command line, a dashboard and an HTTP API share
 //! - `connection` (private): the connection of a handle
-//! - `ids`: [`Cursor`] and [`RowId`], opaque positions and row ids
 //! - `error`: [`ControlError`]
 //! - [`check`](mod@check): checks the invariants of the design, by number
 //! - [`repair`](mod@repair): rebuilds keys that were lost, from the keys that are left
@@ -56,7 +55,6 @@ mod error;
 pub mod forget;
 mod handle;
 pub mod held;
-mod ids;
 pub mod inspect;
 pub mod limits;
 pub mod log;
@@ -88,7 +86,6 @@ pub use self::error::ControlError;
 pub use self::forget::Forgot;
 pub use self::handle::Control;
 pub use self::held::{HeldFilter, HeldObject, HeldPage, Released, Skipped};
-pub use self::ids::{Cursor, RowId};
 pub use self::inspect::Inspection;
 pub use self::limits::{LimitDone, QueueLimit};
 pub use self::log::{LogEntry, LogPage, LogStatus};
@@ -101,3 +98,4 @@ pub use self::stats::Stats;
 pub use self::under_work::UnderWork;
 pub use self::workers::{WorkerSlots, WorkersPage};
 pub use crate::wire::operator::By;
+pub use crate::wire::{Cursor, RowId};

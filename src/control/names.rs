@@ -5,7 +5,6 @@
 //! registry. Before that pass has ended, all names count as watched.
 
 use redis::aio::ConnectionLike;
-use redis::{RedisResult, Value};
 
 use super::{ControlError, reply};
 use crate::keys::Keys;
@@ -221,17 +220,11 @@ pub(super) async fn taken_by<C: ConnectionLike>(
     for (name, slots) in names {
         call.arg(*name).arg(*slots);
     }
-    let answer: RedisResult<Value> = call.invoke_async(conn).await;
-    let answer = reply::after("taken", answer.map_err(ControlError::redis(WHAT))?);
-    let answer = answer.map_err(|answer| ControlError::reply(WHAT, answer))?;
-    let [alive, objects] = <[Value; 2]>::try_from(answer).map_err(|parts| {
-        ControlError::reply(WHAT, format!("{} parts after the first word", parts.len()))
-    })?;
-    taken.alive += reply::number(&alive).unwrap_or(0);
-    for pair in reply::array(objects).unwrap_or_default().chunks_exact(2) {
-        taken
-            .objects
-            .extend(reply::text(&pair[0]).zip(reply::bytes(&pair[1])));
+    let mut reply = reply::ask(conn, WHAT, &call, "taken").await?;
+    taken.alive += reply.count()?;
+    let mut objects = reply.array()?;
+    while objects.len() > 0 {
+        taken.objects.push((objects.lossy()?, objects.bytes()?));
     }
     Ok(())
 }

@@ -92,21 +92,20 @@ impl Search<'_> {
                 .arg(command)
                 .arg(&from);
             ask.arg(format!("{count} {most}")).arg(&fields);
-            let answer: Value = match ask.invoke_async(conn).await {
-                Ok(answer) => answer,
-                Err(error) if error.to_string().contains("WRONGTYPE") => {
+            let mut reply = match reply::ask(conn, WHAT, &ask, "of_object").await {
+                Err(error) if error.is_wrong_type() => {
                     return Ok(Found {
                         complete: true,
-                        wrong_type: Some(ControlError::redis(WHAT)(error)),
+                        wrong_type: Some(error),
                         ..found
                     });
                 }
-                Err(error) => return Err(ControlError::redis(WHAT)(error)),
+                reply => reply?,
             };
-            let items = reply::after("of_object", answer)
-                .map_err(|answer| ControlError::reply(WHAT, answer))?;
-            let unknown = || ControlError::reply(WHAT, "it is not a count, an id and rows");
-            let (looked, last, is_cut, rows) = self.page(items).ok_or_else(unknown)?;
+            let (looked, last, is_cut) = (reply.count()?, reply.text()?, reply.count()? > 0);
+            let rows = reply.rest().into_iter().map(|row| self.row(row));
+            let rows: Option<Vec<reply::Entry>> = rows.collect();
+            let rows = rows.ok_or_else(|| ControlError::reply(WHAT, "a row is not values"))?;
             found.looked += looked;
             found.rows.extend(rows);
             if looked > 0 {
@@ -124,14 +123,6 @@ impl Search<'_> {
             }
         }
         Ok(found)
-    }
-
-    fn page(&self, items: Vec<Value>) -> Option<(u64, String, bool, Vec<reply::Entry>)> {
-        let mut items = items.into_iter();
-        let (looked, last) = (reply::number(&items.next()?)?, reply::text(&items.next()?)?);
-        let is_cut = reply::number(&items.next()?)? > 0;
-        let rows = items.map(|item| self.row(item)).collect::<Option<_>>()?;
-        Some((looked, last, is_cut, rows))
     }
 
     fn row(&self, item: Value) -> Option<reply::Entry> {

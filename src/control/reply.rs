@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use redis::Value;
 use redis::aio::ConnectionLike;
+use redis::{ScriptInvocation, Value};
 use serde::ser::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::ControlError;
 use super::rows::Fields;
+use crate::wire::{Reply, ScriptError};
 
 /// Returns the time of Redis, ms since the epoch.
 pub(super) async fn now_ms<C: ConnectionLike>(conn: &mut C) -> Result<u64, ControlError> {
@@ -131,13 +132,25 @@ pub(crate) fn members(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Returns the items of an array that follow its first item. The first item must be the word
+/// Calls a script that reads. Returns the elements of the reply after its first word, which must be
 /// `status`.
-pub(super) fn after(status: &str, value: Value) -> Result<Vec<Value>, String> {
-    let mut items = array(value).ok_or("no array")?.into_iter();
-    match items.next().as_ref().and_then(text) {
-        Some(word) if word == status => Ok(items.collect()),
-        Some(word) => Err(format!("it begins with {word:?}, not {status:?}")),
-        None => Err("it is empty".to_owned()),
+pub(super) async fn ask<C: ConnectionLike>(
+    conn: &mut C,
+    what: &'static str,
+    call: &ScriptInvocation<'_>,
+    status: &str,
+) -> Result<Reply, ControlError> {
+    let answer: Value = call
+        .invoke_async(conn)
+        .await
+        .map_err(ControlError::redis(what))?;
+    let wrong = |error: ScriptError| ControlError::reply(what, error.to_string());
+    let mut reply = Reply::of(what, answer).map_err(wrong)?;
+    match reply.text().map_err(wrong)? {
+        word if word == status => Ok(reply),
+        word => Err(ControlError::reply(
+            what,
+            format!("it begins with {word:?}, not {status:?}"),
+        )),
     }
 }

@@ -1,6 +1,5 @@
 //! Reads the sizes of three streams: the event log, the dead letters and the actions of operators.
 
-use redis::Value;
 use redis::aio::ConnectionLike;
 use serde::Serialize;
 
@@ -48,7 +47,7 @@ pub(super) async fn read<C: ConnectionLike>(
     ]) {
         match size(conn, &key).await {
             Ok(size) => *stats = size,
-            Err(ControlError::Redis { source, .. }) if source.to_string().contains("WRONGTYPE") => {
+            Err(error) if error.is_wrong_type() => {
                 if !unreadable.contains(&key) {
                     unreadable.push(key);
                 }
@@ -64,20 +63,8 @@ async fn size<C: ConnectionLike>(conn: &mut C, key: &str) -> Result<StreamStats,
     const WHAT: &str = "the size of a stream";
     let mut ask = wire::STREAM.invoke();
     ask.key(key);
-    let answer: Value = ask
-        .invoke_async(conn)
-        .await
-        .map_err(ControlError::redis(WHAT))?;
-    let parts =
-        reply::after("stream", answer).map_err(|answer| ControlError::reply(WHAT, answer))?;
-    let [rows, written, first] = &parts[..] else {
-        return Err(ControlError::reply(WHAT, format!("{} values", parts.len())));
-    };
-    let (rows, written) = (
-        reply::number(rows).unwrap_or(0),
-        reply::number(written).unwrap_or(0),
-    );
-    let first = reply::text(first).unwrap_or_default();
+    let mut reply = reply::ask(conn, WHAT, &ask, "stream").await?;
+    let (rows, written, first) = (reply.count()?, reply.count()?, reply.text()?);
     Ok(StreamStats {
         rows,
         written,

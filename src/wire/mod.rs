@@ -11,11 +11,14 @@
 //! - `emit`, `cancel`: the calls of producers
 //! - `worker`: all other calls (feature `worker`)
 //! - [`values`]: the values that Redis stores as one text, one file each
+//! - `ids`: [`Cursor`] and [`RowId`], opaque positions and row ids
 //! - `reply`, `error`: code that all calls share
 
 mod cancel;
 mod emit;
 mod error;
+#[cfg(feature = "worker")]
+mod ids;
 #[cfg(feature = "worker")]
 mod library;
 mod lua;
@@ -28,11 +31,16 @@ pub use cancel::{CancelReply, cancel};
 pub use emit::{EmitReply, ScriptedEmit};
 pub use error::ScriptError;
 #[cfg(feature = "worker")]
+pub use ids::{Cursor, RowId};
+#[cfg(feature = "worker")]
 pub(crate) use library::{DENIED, Failed, PREFIX as LIBRARIES};
 #[cfg(feature = "worker")]
 pub use library::{Scripts, ScriptsError, Way, Ways};
 #[cfg(feature = "worker")]
 pub(crate) use lua::ADVANCE_LIBRARY;
+#[cfg(feature = "worker")]
 pub(crate) use lua::{CHECK, INSPECT, LOG, OF_OBJECT, STREAM, TAKEN};
+#[cfg(feature = "worker")]
+pub(crate) use reply::Reply;
 #[cfg(feature = "worker")]
 pub use worker::*;

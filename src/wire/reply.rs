@@ -36,7 +36,8 @@ impl Reply {
         }
     }
 
-    fn value(&mut self) -> Result<Value, ScriptError> {
+    /// Returns the next element, unread.
+    pub(crate) fn value(&mut self) -> Result<Value, ScriptError> {
         self.values
             .next()
             .ok_or_else(|| self.wrong("it is too short"))
@@ -94,6 +95,11 @@ impl Reply {
             told.push((escape::name(&pairs.bytes()?).into_owned(), pairs.lossy()?));
         }
         Ok(told)
+    }
+
+    /// Returns the elements left, unread.
+    pub(crate) fn rest(self) -> Vec<Value> {
+        self.values.collect()
     }
 
     /// Returns the number of elements left.

@@ -1,7 +1,6 @@
 //! The call of `lua/check.lua`. The call sends subjects, and the reply has findings.
 
 use redis::aio::ConnectionLike;
-use redis::{RedisResult, Value};
 
 use super::super::{ControlError, reply};
 use super::report::{Invariant, Subject};
@@ -120,29 +119,18 @@ pub(super) async fn look<'s>(
     for (kind, name, hint) in subjects {
         call.arg(kind.word()).arg(name).arg(hint);
     }
-    let answer: RedisResult<Value> = call.invoke_async(conn).await;
-    let answer = reply::after("looked", answer.map_err(ControlError::redis(WHAT))?);
-    let answer = answer.map_err(|answer| ControlError::reply(WHAT, answer))?;
-    let [findings, names] = <[Value; 2]>::try_from(answer).map_err(|parts| {
-        ControlError::reply(WHAT, format!("{} parts after the first word", parts.len()))
-    })?;
-    let in_lists = reply::array(names)
-        .unwrap_or_default()
-        .iter()
-        .filter_map(reply::bytes)
-        .collect();
-    let flat = reply::array(findings).ok_or_else(|| ControlError::reply(WHAT, "no findings"))?;
-    let read = |three: &[Value]| {
-        let position = usize::try_from(reply::number(&three[0])?).ok()?;
-        Some(Finding {
-            position,
-            word: reply::text(&three[1])?,
-            what: reply::text(&three[2])?,
-        })
-    };
-    let findings: Option<Vec<Finding>> = flat.chunks_exact(3).map(read).collect();
-    let findings = findings.ok_or_else(|| {
-        ControlError::reply(WHAT, "a finding is not a position, a word and a text")
-    })?;
+    let mut reply = reply::ask(conn, WHAT, &call, "looked").await?;
+    let (mut flat, mut names) = (reply.array()?, reply.array()?);
+    let (mut findings, mut in_lists) = (Vec::new(), Vec::new());
+    while flat.len() > 0 {
+        findings.push(Finding {
+            position: usize::try_from(flat.count()?).unwrap_or(usize::MAX),
+            word: flat.text()?,
+            what: flat.lossy()?,
+        });
+    }
+    while names.len() > 0 {
+        in_lists.push(names.bytes()?);
+    }
     Ok(Reply { findings, in_lists })
 }

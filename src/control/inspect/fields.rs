@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use redis::Value;
 use redis::aio::ConnectionLike;
-use redis::{RedisResult, Value};
 
 use super::super::rules::{self, Rule};
 use super::super::shares::{Matching, ShareWait, stopping};
@@ -26,11 +26,8 @@ pub(super) async fn look<C: ConnectionLike>(
     let mut call = wire::INSPECT.invoke();
     call.key(keys.event_workers());
     call.arg(keys.prefix()).arg(object).arg(TEXT_BYTES_MAX);
-    let answer: RedisResult<Value> = call.invoke_async(conn).await;
-    let flat = reply::after("inspected", answer.map_err(ControlError::redis(WHAT))?);
-    Ok(Fields::read(
-        &flat.map_err(|answer| ControlError::reply(WHAT, answer))?,
-    ))
+    let reply = reply::ask(conn, WHAT, &call, "inspected").await?;
+    Ok(Fields::read(&reply.rest()))
 }
 
 /// The fields of the reply; see `lua/inspect.lua`.

@@ -104,7 +104,7 @@ impl Run {
             RuleStep::Set(None) => drop(self.world.rules.insert((kind, selector))),
             // A rule with an end may end at any time, so the test does not rely on it.
             RuleStep::Set(Some(_)) | RuleStep::Lift => {
-                drop(self.world.rules.remove(&(kind, selector)))
+                _ = self.world.rules.remove(&(kind, selector))
             }
         }
         self.say(format!("{step:?} {kind} {selector}: {ruled:?}"));

@@ -5,6 +5,7 @@ use redis::aio::ConnectionLike;
 use super::action::{By, begin, call};
 use crate::keys::Keys;
 use crate::wire::error::ScriptError;
+use crate::wire::ids::RowId;
 use crate::wire::lua::SKIP;
 
 /// The result of a skip.
@@ -15,7 +16,7 @@ pub enum Skipped {
         /// The id of the event.
         id: u64,
         /// The id of the dead letter.
-        dead_id: String,
+        dead_id: RowId,
         /// The number of events left in the held batch.
         left: u64,
     },
@@ -47,7 +48,7 @@ pub async fn skip(
     match word.as_str() {
         "skipped" => Ok(Skipped::Skipped {
             id: reply.number()?,
-            dead_id: reply.text()?,
+            dead_id: reply.text()?.into(),
             left: reply.count()?,
         }),
         "not_held" => Ok(Skipped::NotHeld(reply.lossy()?)),
