@@ -18,7 +18,7 @@
 --           registered, and makes them departed. A pass starts an hour after the end of the pass
 --           before, and takes one step per round.
 --           Before all that, the call moves times back if Redis' clock has stepped back
---           (lib/clock.lua). If a lease ends later than its own length allows, the call cuts it to
+--           (values/clock.lua). If a lease ends later than its own length allows, the call cuts it to
 --           that length.
 -- Keys      KEYS[1] event.workers (hash, read and write)
 --           event.workers.watched, event.workers.departed (zsets, read and write)
@@ -58,24 +58,20 @@
 --           after the clock has stepped back, some calls only move times: those of all rules, or of
 --           1,000 held objects, cron jobs or departed names
 --           once, if event.groups.waiting is lost: 1 per group, at most 1,026
--- Uses: clock.AHEAD_MS clock.STEP_MS clock.follow group.LISTS_MAX group.key lease.cut
--- Uses: lease.length_ms marks.is_due registry.check_types registry.depart registry.find
--- Uses: registry.forget_after registry.parse registry.register registry.watch
--- Uses: slots.SLOTS_MAX slots.check_types slots.each slots.hold_owned time.now_ms worker.ending
 local own, crashes_max, look_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local forget_ms, since_ms, notice_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
-local NAMES_MAX, KEYS_MAX, THINGS_MAX, SLOTS_MAX = 256, 1024, 256, M.slots.SLOTS_MAX
+local NAMES_MAX, KEYS_MAX, THINGS_MAX, SLOTS_MAX = 256, 1024, 256, rare.slots.SLOTS_MAX
 local ROUND_MS, ROUND_KEYS, PASS_MS, PASS_NAMES = 1000, 6144, 3600000, 256
 -- The cost of a look at a name, in keys, without the keys of its slots.
 local NAME_KEYS = 24
 -- The most texts about lost keys in the reply.
 local LOST_MAX = 128
 
-M.registry.check_types()
+rare.registry.check_types()
 local meta_key, watched, departed = P .. K.meta, P .. K.event_workers_watched, P .. K.event_workers_departed
-local state = call('HMGET', meta_key, 'names.next', 'names.cursor', 'names.indexed', 'clock', 'clock.step', 'clock.ahead')
-local now_ms = M.time.now_ms()
+local state = redis_call('HMGET', meta_key, 'names.next', 'names.cursor', 'names.indexed', 'clock', 'clock.step', 'clock.ahead')
+local now_ms = rare.time.now_ms()
 local reply, things, keys_left = { 'swept', 0, 0, 0, 0, 0, 0, {} }, 0, KEYS_MAX
 
 -- Returns whether the time `text` is less than `ms` away from now. A written time may also be ahead
@@ -89,10 +85,10 @@ end
 local noted_ms = tonumber(state[4] or '')
 -- Whether the clock stepped ahead a short time ago. If so, no name is taken over for some seconds.
 -- In this time live processes can notice that their leases have ended, and can attach again.
-local is_ahead = is_within(state[6], math.max(M.clock.AHEAD_MS, notice_ms + 2 * M.clock.STEP_MS))
-if not is_ahead and noted_ms and since_ms and now_ms - noted_ms > since_ms + 2 * M.clock.STEP_MS then
+local is_ahead = is_within(state[6], math.max(rare.clock.AHEAD_MS, notice_ms + 2 * rare.clock.STEP_MS))
+if not is_ahead and noted_ms and since_ms and now_ms - noted_ms > since_ms + 2 * rare.clock.STEP_MS then
   local gained_ms = now_ms - noted_ms - since_ms
-  call('HSET', meta_key, 'clock.ahead', string.format('%.0f', now_ms), 'clock.gained', string.format('%.0f', gained_ms))
+  redis_call('HSET', meta_key, 'clock.ahead', string.format('%.0f', now_ms), 'clock.gained', string.format('%.0f', gained_ms))
   is_ahead = true
 end
 reply[6] = is_ahead and 1 or 0
@@ -101,7 +97,7 @@ reply[6] = is_ahead and 1 or 0
 local object_of, event_of = {}, {}
 local function key_endings(slots)
   for slot = #object_of, slots - 1 do
-    local ending = M.worker.ending(slot)
+    local ending = rare.worker.ending(slot)
     object_of[slot + 1], event_of[slot + 1] = ending .. K.worker_object, ending .. K.worker_event
   end
 end
@@ -114,13 +110,13 @@ local function any_of(name, slots, endings)
     keys[slot] = at .. endings[slot]
   end
   keys_left = keys_left - slots
-  return slots > 0 and call('EXISTS', unpack(keys)) > 0
+  return slots > 0 and redis_call('EXISTS', unpack(keys)) > 0
 end
 
 -- Removes the name from both sets.
 local function drop(name)
-  call('ZREM', watched, name)
-  call('ZREM', departed, name)
+  redis_call('ZREM', watched, name)
+  redis_call('ZREM', departed, name)
 end
 
 local cause = { now_ms = now_ms, why = 'takeover', died = true, crashes_max = crashes_max }
@@ -130,11 +126,11 @@ local cause = { now_ms = now_ms, why = 'takeover', died = true, crashes_max = cr
 -- check` reports the key.
 local function take_over(name, slots, token)
   local held, strays, found_lost = 0, 0, nil
-  if pcall(M.slots.check_types, name, slots) then
+  if pcall(rare.slots.check_types, name, slots) then
     local lost
-    strays, lost = M.slots.each(name, slots, function(at, slot, object, tag)
+    strays, lost = rare.slots.each(name, slots, function(at, slot, object, tag)
       held = held + 1
-      return M.slots.hold_owned(at, object, tag, cause)
+      return rare.slots.hold_owned(at, object, tag, cause)
     end, THINGS_MAX - things)
     for _, text in ipairs(lost) do
       reply[8][#reply[8] + 1] = #reply[8] < LOST_MAX and text or nil
@@ -142,24 +138,24 @@ local function take_over(name, slots, token)
     found_lost = lost[1]
   end
   if held + strays == 0 and not found_lost then
-    return M.registry.watch(name, now_ms + 10 * look_ms)
+    return rare.registry.watch(name, now_ms + 10 * look_ms)
   end
   things = things + held + strays
   reply[3], reply[4], reply[#reply + 1] = reply[3] + held, reply[4] + strays, name
-  M.registry.register(name, slots, token or '-', now_ms)
-  M.registry.watch(name, now_ms)
+  rare.registry.register(name, slots, token or '-', now_ms)
+  rare.registry.watch(name, now_ms)
 end
 
 -- Returns whether the name has a lease, and cuts the lease to its length.
 local function is_leased(name)
   local key = P .. K.WORKER .. name .. K.worker_lease
-  local lease = call('GET', key)
+  local lease = redis_call('GET', key)
   if not lease then
     return false
   end
-  local length_ms = M.lease.length_ms(lease)
+  local length_ms = rare.lease.length_ms(lease)
   if length_ms then
-    M.lease.cut(key, length_ms)
+    rare.lease.cut(key, length_ms)
   end
   return true
 end
@@ -169,12 +165,12 @@ end
 -- last look at a departed name also looks at the batches.
 local function look(name, set)
   if is_leased(name) then
-    return M.registry.watch(name, now_ms + look_ms)
+    return rare.registry.watch(name, now_ms + look_ms)
   elseif name == own then
     return
   end
-  local slots, token, at_ms = M.registry.find(name)
-  if not token and not call('HGET', KEYS[1], name) then
+  local slots, token, at_ms = rare.registry.find(name)
+  if not token and not redis_call('HGET', KEYS[1], name) then
     -- The registration is lost: no name is in a set without one. Any slot may have something.
     slots, at_ms = SLOTS_MAX, set == watched and now_ms or 0
   end
@@ -183,36 +179,36 @@ local function look(name, set)
   if token and at_ms > now_ms + ROUND_MS then
     -- The time was written before the clock stepped back.
     at_ms = now_ms
-    M.registry.register(name, slots, token, at_ms)
+    rare.registry.register(name, slots, token, at_ms)
   end
-  local ends_ms = token and M.registry.forget_after(token, forget_ms) or forget_ms
+  local ends_ms = token and rare.registry.forget_after(token, forget_ms) or forget_ms
   local is_over = now_ms - at_ms > ends_ms
   if any_of(name, slots, object_of) or (is_over or set == watched) and any_of(name, slots, event_of) then
     if is_ahead then
-      return M.registry.watch(name, now_ms + look_ms)
+      return rare.registry.watch(name, now_ms + look_ms)
     end
     return take_over(name, slots, token)
   elseif token and is_over then
-    call('HDEL', KEYS[1], name)
+    redis_call('HDEL', KEYS[1], name)
     return drop(name)
   elseif token then
-    return M.registry.depart(name, at_ms, now_ms, ends_ms)
-  elseif call('HGET', KEYS[1], name) then
+    return rare.registry.depart(name, at_ms, now_ms, ends_ms)
+  elseif redis_call('HGET', KEYS[1], name) then
     -- The registration is invalid: `seriatim check` reports it. This call only sets the time of the
     -- next look.
-    return M.registry.depart(name, now_ms, now_ms + PASS_MS, forget_ms)
+    return rare.registry.depart(name, now_ms, now_ms + PASS_MS, forget_ms)
   end
   drop(name)
 end
 
 -- Looks at watched names that are due. Returns whether more are due.
 local function look_at_watched()
-  local due = call('ZRANGE', watched, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, NAMES_MAX)
+  local due = redis_call('ZRANGE', watched, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, NAMES_MAX)
   local more = #due == NAMES_MAX
   -- Every process writes times that are earlier than `far_ms`. So a name with a later time got it
   -- before the clock stepped back, and this call looks at the name, too.
   local far_ms = now_ms + 10 * look_ms + ROUND_MS
-  for _, name in ipairs(call('ZRANGE', watched, 'inf', '(' .. far_ms, 'BYSCORE', 'REV', 'LIMIT', 0, NAMES_MAX)) do
+  for _, name in ipairs(redis_call('ZRANGE', watched, 'inf', '(' .. far_ms, 'BYSCORE', 'REV', 'LIMIT', 0, NAMES_MAX)) do
     due[#due + 1] = name
   end
   for _, name in ipairs(due) do
@@ -227,21 +223,21 @@ end
 
 -- Takes one step of the pass over all registered names.
 local function index(cursor)
-  local found = call('HSCAN', KEYS[1], cursor, 'COUNT', PASS_NAMES)
+  local found = redis_call('HSCAN', KEYS[1], cursor, 'COUNT', PASS_NAMES)
   for i = 1, #found[2], 2 do
     local name = found[2][i]
-    if not call('ZSCORE', watched, name) and not call('ZSCORE', departed, name) then
+    if not redis_call('ZSCORE', watched, name) and not redis_call('ZSCORE', departed, name) then
       -- The score is the name's last sign of life. So the name is due at once. Of these names,
       -- those with the most recent sign of life are looked at first.
-      local _, _, at_ms = M.registry.parse(found[2][i + 1])
-      call('ZADD', departed, math.min(at_ms, now_ms), name)
+      local _, _, at_ms = rare.registry.parse(found[2][i + 1])
+      redis_call('ZADD', departed, math.min(at_ms, now_ms), name)
     end
   end
   if found[1] == '0' then
-    call('HDEL', meta_key, 'names.cursor')
-    call('HSET', meta_key, 'names.indexed', string.format('%.0f', now_ms))
+    redis_call('HDEL', meta_key, 'names.cursor')
+    redis_call('HSET', meta_key, 'names.indexed', string.format('%.0f', now_ms))
   else
-    call('HSET', meta_key, 'names.cursor', found[1])
+    redis_call('HSET', meta_key, 'names.cursor', found[1])
   end
 end
 
@@ -266,16 +262,16 @@ end
 -- worker would take these names. Tells if the summary of the shares is lost.
 local function look_at_pairs()
   local groups, shares = P .. K.event_groups, P .. K.event_shares
-  if call('EXISTS', groups) == 1 and call('EXISTS', P .. K.event_groups_waiting) == 0 then
-    local names, all = 0, try('ZRANGE', groups, '0', M.group.LISTS_MAX)
+  if redis_call('EXISTS', groups) == 1 and redis_call('EXISTS', P .. K.event_groups_waiting) == 0 then
+    local names, all = 0, redis_try('ZRANGE', groups, '0', rare.group.LISTS_MAX)
     for _, group in ipairs(all) do
-      local length = try('LLEN', M.group.key(group))
+      local length = redis_try('LLEN', rare.group.key(group))
       names = names + (type(length) == 'number' and length or 0)
     end
-    call('SET', P .. K.event_groups_waiting, string.format('%.0f', math.max(names, 1)))
+    redis_call('SET', P .. K.event_groups_waiting, string.format('%.0f', math.max(names, 1)))
     tell(K.event_groups_waiting, 'mended: the number of names that are set aside was absent')
   end
-  if call('EXISTS', shares) == 1 and call('EXISTS', P .. K.event_shares_summary) == 0 then
+  if redis_call('EXISTS', shares) == 1 and redis_call('EXISTS', P .. K.event_shares_summary) == 0 then
     tell(K.event_shares_summary, 'lost: it is absent, so no share is kept; set any share again')
   end
 end
@@ -288,11 +284,11 @@ local function round()
     index(cursor)
   end
   local most = math.floor(ROUND_KEYS / NAME_KEYS / 2)
-  look_at_departed(call('ZRANGE', departed, now_ms, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, most), ROUND_KEYS / 2)
-  look_at_departed(call('ZRANGE', departed, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, most), ROUND_KEYS / 2)
+  look_at_departed(redis_call('ZRANGE', departed, now_ms, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, most), ROUND_KEYS / 2)
+  look_at_departed(redis_call('ZRANGE', departed, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, most), ROUND_KEYS / 2)
 end
 
-local moved, moves_on = M.clock.follow(state[4], state[5], now_ms)
+local moved, moves_on = rare.clock.follow(state[4], state[5], now_ms)
 if moves_on then
   reply[2], reply[5] = 1, moved
   return reply
@@ -302,8 +298,8 @@ reply[2] = look_at_watched() and 1 or 0
 -- back. Then the next round begins now.
 local is_round = not state[1] or (tonumber(state[1]) or 0) <= now_ms or not is_within(state[1], ROUND_MS + 1)
 if reply[2] == 0 and things == 0 and is_round then
-  call('HSET', meta_key, 'names.next', string.format('%.0f', now_ms + ROUND_MS))
+  redis_call('HSET', meta_key, 'names.next', string.format('%.0f', now_ms + ROUND_MS))
   round()
 end
-reply[7] = M.marks.is_due() and 1 or 0
+reply[7] = rare.marks.is_due() and 1 or 0
 return reply

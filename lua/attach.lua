@@ -21,7 +21,7 @@
 --           former token of this process ('': it has none, or its lease lapsed because the process
 --           stood still; such a lapse counts as a crash)
 --           crashes after which an event waits for an operator (0: never)
---           room for suspects (lib/suspects.lua)
+--           room for suspects (values/suspects.lua)
 -- Replies   {'attached', batches kept, objects held, names moved back to the markers, {name, what, …}}
 --             name, what: a lost key of a slot: an object that is held for an operator because of
 --             it, or a batch whose object is not known. At most 64
@@ -29,25 +29,22 @@
 -- Keeps     I1 to I4, I6
 -- Cost      O(slots). If the name has no registration, 2 commands more, with 1,024 keys each, and if
 --           these find something, up to 2,048 with one key
--- Uses: lease.cut lease.is_of lease.length_ms lease.text registry.register registry.watch
--- Uses: slots.check_types slots.each slots.hold_owned slots.is_used_up slots.known suspects.of
--- Uses: tag.numbers tag.text time.now_ms
 local name, token, holder, lease_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local slots, displace, before, crashes_max = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9])
-local _, admits, taken = M.suspects.of(ARGV[10])
+local _, admits, taken = rare.suspects.of(ARGV[10])
 
-local lease = call('GET', KEYS[1])
-local repeated = lease and M.lease.is_of(lease, token)
+local lease = redis_call('GET', KEYS[1])
+local repeated = lease and rare.lease.is_of(lease, token)
 if lease and not repeated and lease ~= displace then
-  return { 'in_use', lease, M.lease.cut(KEYS[1], M.lease.length_ms(lease)) }
+  return { 'in_use', lease, rare.lease.cut(KEYS[1], rare.lease.length_ms(lease)) }
 end
-local slots_all, last_token = M.slots.known(name, slots)
-M.slots.check_types(name, slots_all)
+local slots_all, last_token = rare.slots.known(name, slots)
+rare.slots.check_types(name, slots_all)
 
-local now_ms = M.time.now_ms()
-call('SET', KEYS[1], M.lease.text(token, holder), 'PX', lease_ms)
-M.registry.register(name, slots_all, token, now_ms)
-M.registry.watch(name, now_ms)
+local now_ms = rare.time.now_ms()
+redis_call('SET', KEYS[1], rare.lease.text(token, holder), 'PX', lease_ms)
+rare.registry.register(name, slots_all, token, now_ms)
+rare.registry.watch(name, now_ms)
 
 -- Each unfinished batch counts one crash, because the process that had it has died. In two cases it
 -- counts no crash. Either this process itself had the batch before its lease lapsed. Or this call
@@ -56,16 +53,16 @@ M.registry.watch(name, now_ms)
 local died = not repeated and last_token ~= before and last_token ~= token and (last_token ~= nil or before == '')
 local cause = { now_ms = now_ms, why = 'slots', died = died, crashes_max = crashes_max }
 local kept, held = 0, 0
-local strays, lost = M.slots.each(name, slots_all, function(at, slot, object, tag)
-  local first, handouts, attempts, crashes = M.tag.numbers(tag or '0')
+local strays, lost = rare.slots.each(name, slots_all, function(at, slot, object, tag)
+  local first, handouts, attempts, crashes = rare.tag.numbers(tag or '0')
   crashes = crashes + (tag and died and 1 or 0)
-  local has_lost_tag = not tag and call('EXISTS', at .. K.worker_event) == 1
-  if has_lost_tag or slot >= slots or tag and (died and M.slots.is_used_up(crashes, crashes_max) or not admits(crashes)) then
+  local has_lost_tag = not tag and redis_call('EXISTS', at .. K.worker_event) == 1
+  if has_lost_tag or slot >= slots or tag and (died and rare.slots.is_used_up(crashes, crashes_max) or not admits(crashes)) then
     held = held + 1
-    return M.slots.hold_owned(at, object, tag, cause)
+    return rare.slots.hold_owned(at, object, tag, cause)
   elseif tag then
     if died then
-      call('SET', at .. K.worker_event_id, M.tag.text(first, handouts, attempts, crashes))
+      redis_call('SET', at .. K.worker_event_id, rare.tag.text(first, handouts, attempts, crashes))
     end
     taken(crashes)
     kept = kept + 1

@@ -30,12 +30,11 @@
 -- Keeps     I2, I4, I5. An event with a key is alone in its batch, so the whole held batch ends
 -- Cost      about 30 commands; 2 per event that handlers emitted, 2 per object of these, and up
 --           to 7 per event scheduled
--- Uses: cancel.finish cancel.look
 local object, key, expected = ARGV[2], ARGV[3], ARGV[4]
 
-local event, reply = M.cancel.look(object, key, expected)
+local event, reply = rare.ending.look(object, key, expected)
 if not event then
   return reply
 end
-M.cancel.finish(event)
+rare.ending.finish(event)
 return { 'cancelled', event.id }

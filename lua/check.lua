@@ -25,9 +25,6 @@
 -- Keeps     writes nothing; checks I1 to I6, and I8 to I10
 -- Cost      about 15 commands per subject; all rules, shares and groups for `shared`; LPOS over 2,000
 --           names of up to 11 lists for `searched`
--- Uses: cron.parse group.DEPTH_MAX group.REST group.key group.of ids.after ids.parse indexes.with
--- Uses: lease.token_of names.is_foreign registry.parse rules.fields_of schedule.due_of
--- Uses: schedule.parse tag.first_of tag.has_failed tag.held_numbers worker.parse
 
 local workers_key = KEYS[1]
 local subjects = {}
@@ -53,11 +50,11 @@ end
 
 -- Returns a whole number below 2^53; nil for any other text, and nil if there is no text.
 local function whole(text)
-  return text and M.ids.parse(text) or nil
+  return text and ids.parse(text) or nil
 end
 
 local function type_of(key)
-  return call('TYPE', key).ok
+  return redis_call('TYPE', key).ok
 end
 
 -- Returns whether the key exists with this type. Another type is a finding.
@@ -83,28 +80,28 @@ end
 
 -- Returns the last id given; 0 if it is absent or invalid.
 local function next_id()
-  return shared(K.next_event_id, 'string') and whole(call('GET', P .. K.next_event_id)) or 0
+  return shared(K.next_event_id, 'string') and whole(redis_call('GET', P .. K.next_event_id)) or 0
 end
 
 -- Returns slots and token of a registration; nil if it is absent or invalid.
 local function registration(value)
-  local slots, token = M.registry.parse(value or '')
+  local slots, token = rare.registry.parse(value or '')
   if slots >= 1 and slots <= SLOTS_MAX then return slots, token end
   return nil
 end
 
 -- Returns whether the worker is a slot of a registered name.
 local function registered(worker)
-  local name, slot = M.worker.parse(worker)
+  local name, slot = rare.worker.parse(worker)
   if not name or not shared(K.event_workers, 'hash') then return false end
-  local slots = registration(call('HGET', workers_key, name))
+  local slots = registration(redis_call('HGET', workers_key, name))
   return slots ~= nil and slot < slots
 end
 
 -- Returns whether the value is among the first or the last NAMES_MAX items of the list.
 local function list_has(key, value)
-  return type_of(key) == 'list' and (call('LPOS', key, value, 'RANK', -1, 'MAXLEN', NAMES_MAX) ~= false
-    or call('LPOS', key, value, 'MAXLEN', NAMES_MAX) ~= false)
+  return type_of(key) == 'list' and (redis_call('LPOS', key, value, 'RANK', -1, 'MAXLEN', NAMES_MAX) ~= false
+    or redis_call('LPOS', key, value, 'MAXLEN', NAMES_MAX) ~= false)
 end
 
 -- Returns whether the object is set aside for a group. Workers with different depths put an object
@@ -112,10 +109,10 @@ end
 -- names from that list.
 local function set_aside(object)
   if not shared(K.event_groups, 'zset') then return false end
-  local groups, seen = { object, M.group.REST }, {}
-  for depth = 1, M.group.DEPTH_MAX do groups[#groups + 1] = M.group.of(object, depth) end
+  local groups, seen = { object, rare.group.REST }, {}
+  for depth = 1, rare.group.DEPTH_MAX do groups[#groups + 1] = rare.group.of(object, depth) end
   for _, group in ipairs(groups) do
-    if not seen[group] and call('ZSCORE', P .. K.event_groups, group) and list_has(M.group.key(group), object) then return true end
+    if not seen[group] and redis_call('ZSCORE', P .. K.event_groups, group) and list_has(rare.group.key(group), object) then return true end
     seen[group] = true
   end
   return false
@@ -134,22 +131,22 @@ local function check_ids(where, first, count, last)
   if last and first <= last then
     find('I5', where, ' begins with id ', first, ', but id ', last, ' of the object is delivered already')
   end
-  if M.ids.after(first, count - 1) > given then
-    find('I5', where, ' has ids up to ', M.ids.after(first, count - 1), ', but ', K.next_event_id, ' is ', given, ': ids would be given twice')
+  if ids.after(first, count - 1) > given then
+    find('I5', where, ' has ids up to ', ids.after(first, count - 1), ', but ', K.next_event_id, ' is ', given, ': ids would be given twice')
   end
 end
 
 -- Returns the last id of an object; nil if it is absent or invalid.
 local function last_of(object)
   local key = P .. object .. K.last_event_id
-  return type_of(key) == 'string' and whole(call('GET', key)) or nil
+  return type_of(key) == 'string' and whole(redis_call('GET', key)) or nil
 end
 
 -- Returns whether a rule applies to the object. A lifted rule counts: it stays until all its
 -- objects are woken. If the rules have a wrong type, the object counts as one with a rule.
 local function has_rule(object)
   if not shared(K.event_rules, 'hash') then return not shared(K.event_rules, 'none') end
-  for _, value in ipairs(call('HMGET', P .. K.event_rules, unpack(M.rules.fields_of(object)))) do
+  for _, value in ipairs(redis_call('HMGET', P .. K.event_rules, unpack(rare.rules.fields_of(object)))) do
     if value then return true end
   end
   return false
@@ -190,11 +187,11 @@ end
 
 -- Checks the held batch against its numbers and the owner (I4, I5).
 local function check_held(object, owner, has_batch, has_numbers, last)
-  local count = has_batch and call('LLEN', P .. object .. K.events_held) or 0
+  local count = has_batch and redis_call('LLEN', P .. object .. K.events_held) or 0
   local first
   if has_numbers then
-    local numbers = call('GET', P .. object .. K.events_held_id)
-    first = whole((M.tag.held_numbers(numbers)))
+    local numbers = redis_call('GET', P .. object .. K.events_held_id)
+    first = whole((rare.tag.held_numbers(numbers)))
     if not first then find('layout', P, object, K.events_held_id, ' is not four numbers and a reason') end
   end
   if count > 0 and owner ~= 'held' then
@@ -210,18 +207,18 @@ end
 -- Returns whether the first event of the object's batch, in hand or held, has failed before.
 local function has_failed(object, owner)
   local key = owner == 'held' and P .. object .. K.events_held_id or P .. K.WORKER .. (owner or '') .. K.worker_event_id
-  return type_of(key) == 'string' and M.tag.has_failed(call('GET', key))
+  return type_of(key) == 'string' and rare.tag.has_failed(redis_call('GET', key))
 end
 
 -- Checks all keys of an object.
 local function check_object(subject)
   local object = subject.name
   local base = P .. object
-  local in_held = shared(K.objects_held, 'zset') and call('ZSCORE', P .. K.objects_held, object)
-  local in_paused = shared(K.objects_paused, 'zset') and call('ZSCORE', P .. K.objects_paused, object)
+  local in_held = shared(K.objects_held, 'zset') and redis_call('ZSCORE', P .. K.objects_held, object)
+  local in_paused = shared(K.objects_paused, 'zset') and redis_call('ZSCORE', P .. K.objects_paused, object)
   local queue = type_of(base .. K.events)
   if P == '' and queue ~= 'list' and queue ~= 'none' and not in_held and not in_paused and not covered(subject)
-    and call('EXISTS', base .. K.last_event_id, base .. K.event_worker, base .. K.events_held, base .. K.events_held_id) == 0 then
+    and redis_call('EXISTS', base .. K.last_event_id, base .. K.event_worker, base .. K.events_held, base .. K.events_held_id) == 0 then
     -- Without a namespace, a key of another program may also end in `:events`.
     return find('foreign', base, K.events, ' is a ', queue)
   end
@@ -233,16 +230,16 @@ local function check_object(subject)
 
   local last = nil
   if has[K.last_event_id] then
-    last = whole(call('GET', base .. K.last_event_id))
+    last = whole(redis_call('GET', base .. K.last_event_id))
     local given = next_id()
     if not last then find('layout', base, K.last_event_id, ' is not an id')
     elseif last > given then
       find('I5', K.last_event_id, ' is ', last, ', but ', K.next_event_id, ' is ', given, ': ids would be given twice')
     end
   end
-  local owner = has_owner and call('GET', base .. K.event_worker)
+  local owner = has_owner and redis_call('GET', base .. K.event_worker)
   local in_hand = check_owner(object, owner, in_held, in_paused)
-  local counts = shared(K.objects_in_hand, 'zset') and call('ZSCORE', P .. K.objects_in_hand, object .. ':')
+  local counts = shared(K.objects_in_hand, 'zset') and redis_call('ZSCORE', P .. K.objects_in_hand, object .. ':')
   if in_hand and shared(K.event_shares, 'hash') and not counts then
     find('layout', 'is in hand, but is not in ', K.objects_in_hand, ', by which limits count: set any share again')
   elseif counts and (not owner or owner == 'held') then
@@ -258,7 +255,7 @@ local function check_object(subject)
 
   if has[K.events] and not in_hand and not in_held and not in_paused and not covered(subject) then
     local behind = last and ' behind id ' or ''
-    find('I1', 'has ', call('LLEN', base .. K.events), ' events queued', behind, last or '', ', but no marker, no worker that has it, and is not held')
+    find('I1', 'has ', redis_call('LLEN', base .. K.events), ' events queued', behind, last or '', ', but no marker, no worker that has it, and is not held')
   end
 end
 
@@ -269,15 +266,15 @@ local function check_worker(subject)
   local has_batch = expect(base .. K.worker_event, 'list')
   local has_tag = expect(base .. K.worker_event_id, 'string')
   local owned, seen = {}, {}
-  for _, object in ipairs(has_object and call('LRANGE', base .. K.worker_object, 0, NAMES_MAX - 1) or {}) do
+  for _, object in ipairs(has_object and redis_call('LRANGE', base .. K.worker_object, 0, NAMES_MAX - 1) or {}) do
     names[#names + 1] = object
     local key = P .. object .. K.event_worker
-    if not seen[object] and not M.names.is_foreign(object) and type_of(key) == 'string' and call('GET', key) == subject.name then
+    if not seen[object] and not rare.names.is_foreign(object) and type_of(key) == 'string' and redis_call('GET', key) == subject.name then
       owned[#owned + 1] = object
     end
     seen[object] = true
   end
-  local count = has_batch and call('LLEN', base .. K.worker_event) or 0
+  local count = has_batch and redis_call('LLEN', base .. K.worker_event) or 0
   if count > 0 and #owned == 0 then
     find('I3', 'has a batch of ', count, ' events, but owns no object in ', K.WORKER, subject.name, K.worker_object)
   elseif #owned > 1 then
@@ -285,14 +282,14 @@ local function check_worker(subject)
   end
   local first
   if has_tag then
-    first = M.tag.first_of(call('GET', base .. K.worker_event_id))
+    first = rare.tag.first_of(redis_call('GET', base .. K.worker_event_id))
     if not first then find('layout', base, K.worker_event_id, ' is not an id and up to three counts')
     elseif count == 0 then find('I4', K.worker_event_id, ' names a batch that begins with id ', first, ', but there is none') end
   elseif count > 0 and type_of(base .. K.worker_event_id) == 'none' then
     find('I4', 'has a batch of ', count, ' events, but no ', K.worker_event_id, ' that names its id')
   end
   if expect(base .. K.worker_lost, 'list') then
-    local lost = call('LLEN', base .. K.worker_lost) - 1
+    local lost = redis_call('LLEN', base .. K.worker_lost) - 1
     find('I3', K.WORKER, subject.name, K.worker_lost, ' has ', lost, ' events of an object that is not known, because a key was lost; perhaps that whose owner is ', subject.name)
   end
   if first and count > 0 then check_ids('its batch', first, count, #owned == 1 and last_of(owned[1]) or nil) end
@@ -303,7 +300,7 @@ end
 local is_indexed
 local function indexed()
   if is_indexed == nil then
-    local pass = shared(K.meta, 'hash') and call('HMGET', P .. K.meta, 'names.indexed', 'names.cursor') or {}
+    local pass = shared(K.meta, 'hash') and redis_call('HMGET', P .. K.meta, 'names.indexed', 'names.cursor') or {}
     local is_set = function(name) return shared(name, 'zset') or shared(name, 'none') end
     is_indexed = pass[1] and not pass[2] and is_set(K.event_workers_watched) and is_set(K.event_workers_departed)
   end
@@ -313,7 +310,7 @@ end
 -- Checks that the lease and the registration have the same token (I6, as far as Redis shows it).
 -- Checks that the name is in exactly one of event.workers.watched and event.workers.departed.
 local function check_name(subject)
-  local value = shared(K.event_workers, 'hash') and call('HGET', workers_key, subject.name)
+  local value = shared(K.event_workers, 'hash') and redis_call('HGET', workers_key, subject.name)
   local lease_key = P .. K.WORKER .. subject.name .. K.worker_lease
   local has_lease = expect(lease_key, 'string')
   if not value then return end
@@ -322,15 +319,15 @@ local function check_name(subject)
     return find('layout', 'its value in ', K.event_workers, ' is not slots, token and time')
   end
   if indexed() then
-    local is_watched = call('ZSCORE', P .. K.event_workers_watched, subject.name)
-    local is_departed = call('ZSCORE', P .. K.event_workers_departed, subject.name)
+    local is_watched = redis_call('ZSCORE', P .. K.event_workers_watched, subject.name)
+    local is_departed = redis_call('ZSCORE', P .. K.event_workers_departed, subject.name)
     if is_watched and is_departed then
       find('layout', 'it is in ', K.event_workers_watched, ' and in ', K.event_workers_departed)
     elseif not is_watched and not is_departed then
       find('layout', 'it is in neither ', K.event_workers_watched, ' nor ', K.event_workers_departed, ': nobody looks at it')
     end
   end
-  local holder = has_lease and M.lease.token_of(call('GET', lease_key))
+  local holder = has_lease and rare.lease.token_of(redis_call('GET', lease_key))
   if holder and holder ~= token then
     find('I6', 'its lease is held by token ', holder, ', but the last to attach was ', token)
   end
@@ -338,19 +335,19 @@ end
 
 -- Checks that a schedule has an event and a due time (I8).
 local function check_schedule(subject)
-  local object, key = M.schedule.parse(subject.name)
+  local object, key = rare.schedules.parse(subject.name)
   if not object or object == '' then
     return find('I8', K.events_scheduled, ' has an entry that is not an object and a key')
-  elseif M.names.is_foreign(object) then
+  elseif rare.names.is_foreign(object) then
     return
   end
   local hash = P .. object .. K.events_scheduled_of
-  local score = shared(K.events_scheduled, 'zset') and call('ZSCORE', P .. K.events_scheduled, subject.name)
+  local score = shared(K.events_scheduled, 'zset') and redis_call('ZSCORE', P .. K.events_scheduled, subject.name)
   local due, is_queued = nil, false
   if score then
-    due, is_queued = M.schedule.due_of(score)
+    due, is_queued = rare.schedules.due_of(score)
   end
-  local has_event = type_of(hash) == 'hash' and call('HEXISTS', hash, key) == 1
+  local has_event = type_of(hash) == 'hash' and redis_call('HEXISTS', hash, key) == 1
   if due and not has_event then
     find('I8', 'is due, but ', object, K.events_scheduled_of, ' has no event for it: workers will remove it')
   elseif has_event and not due then
@@ -364,9 +361,9 @@ end
 
 -- Checks that a cron job has a next tick unless it is paused (I9).
 local function check_cron(subject)
-  local tick = shared(K.events_cron_next, 'zset') and call('ZSCORE', P .. K.events_cron_next, subject.name)
-  local value = shared(K.events_cron, 'hash') and call('HGET', P .. K.events_cron, subject.name)
-  local job = value and M.cron.parse(value)
+  local tick = shared(K.events_cron_next, 'zset') and redis_call('ZSCORE', P .. K.events_cron_next, subject.name)
+  local value = shared(K.events_cron, 'hash') and redis_call('HGET', P .. K.events_cron, subject.name)
+  local job = value and rare.cron.parse(value)
   if value and not job then
     find('layout', K.events_cron, ' has a value that is no cron job: set or remove it')
   elseif tick and not value then
@@ -378,16 +375,16 @@ local function check_cron(subject)
   end
 end
 
-local indexes = M.indexes.with(find, expect, shared, whole)
+local indexes = rare.indexes.with(find, expect, shared, whole)
 
 -- Compares the lengths of indexes. They tell of a lost index without a look at each object.
 local function compare_lengths()
   if shared(K.event_rules, 'none') and shared(K.objects_paused, 'zset') then
-    find('I2', K.objects_paused, ' has ', call('ZCARD', P .. K.objects_paused), ' objects, but there is no rule')
+    find('I2', K.objects_paused, ' has ', redis_call('ZCARD', P .. K.objects_paused), ' objects, but there is no rule')
   end
   if indexed() and shared(K.event_workers, 'hash') then
-    local names = call('HLEN', workers_key)
-    local known = call('ZCARD', P .. K.event_workers_watched) + call('ZCARD', P .. K.event_workers_departed)
+    local names = redis_call('HLEN', workers_key)
+    local known = redis_call('ZCARD', P .. K.event_workers_watched) + redis_call('ZCARD', P .. K.event_workers_departed)
     if names > known then
       find('layout', K.event_workers, ' has ', names, ' names, but sweeps look at ', known)
     end
@@ -407,12 +404,12 @@ local function check_shared(subject)
   if is_sound(K.event_shares, 'hash') and is_sound(K.event_shares_summary, 'string') then indexes.shares(subject.hint) end
   if is_sound(K.event_groups, 'zset') and is_sound(K.event_groups_waiting, 'string') then indexes.groups() end
   if is_sound(K.events_emitted, 'hash') and is_sound(K.events_emitted_ends, 'zset') then
-    local keys, ends = call('HLEN', P .. K.events_emitted), call('ZCARD', P .. K.events_emitted_ends)
+    local keys, ends = redis_call('HLEN', P .. K.events_emitted), redis_call('ZCARD', P .. K.events_emitted_ends)
     if keys ~= ends then
       find('layout', K.events_emitted, ' has ', keys, ' keys, but ', K.events_emitted_ends, ' has ', ends)
     end
   end
-  if has[K.next_event_id] and not whole(call('GET', P .. K.next_event_id)) then
+  if has[K.next_event_id] and not whole(redis_call('GET', P .. K.next_event_id)) then
     find('layout', P, K.next_event_id, ' is not a whole number below 2^53')
   end
   if subject.hint == 'counts' then compare_lengths() end

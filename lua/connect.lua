@@ -27,17 +27,16 @@
 --           {'denied', command}
 -- Keeps     I5 (ids)
 -- Cost      O(1)
--- Uses: ids.parse ids.text jump.beyond rights.may_call_functions rights.missing
 local SCHEMA = '1'
 local replication_id, highest, first_id, log = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 
-local denied = M.rights.missing()
+local denied = rare.rights.missing()
 if denied then
   return { 'denied', denied }
 end
-local seen = call('HMGET', KEYS[1], 'schema', 'replication.id', 'event.log')
-local value = call('GET', P .. K.next_event_id)
-local counter = M.ids.parse(value or '0')
+local seen = redis_call('HMGET', KEYS[1], 'schema', 'replication.id', 'event.log')
+local value = redis_call('GET', P .. K.next_event_id)
+local counter = ids.parse(value or '0')
 if seen[1] and seen[1] ~= SCHEMA then
   return { 'schema', seen[1] }
 elseif not counter then
@@ -50,29 +49,29 @@ end
 local changed = replication_id ~= '' and seen[2] and seen[2] ~= replication_id or counter < highest or seen[1] and not value
 local chosen = first_id > 0
 if changed or not seen[1] and not chosen then
-  counter = M.jump.beyond(math.max(counter, highest))
+  counter = rare.jump.beyond(math.max(counter, highest))
 end
 if chosen and counter < first_id - 1 then
   counter = first_id - 1
 end
-local text = M.ids.text(counter)
+local text = ids.text(counter)
 if text ~= value then
-  call('SET', P .. K.next_event_id, text)
+  redis_call('SET', P .. K.next_event_id, text)
 end
 if not seen[1] then
-  call('HSET', KEYS[1], 'schema', SCHEMA, 'partitions', '1')
+  redis_call('HSET', KEYS[1], 'schema', SCHEMA, 'partitions', '1')
 end
 if replication_id ~= '' and seen[2] ~= replication_id then
-  call('HSET', KEYS[1], 'replication.id', replication_id)
+  redis_call('HSET', KEYS[1], 'replication.id', replication_id)
   -- The pass over the worker names starts again, because a cursor of HSCAN belongs to one server.
-  call('HDEL', KEYS[1], 'names.cursor', 'names.indexed')
+  redis_call('HDEL', KEYS[1], 'names.cursor', 'names.indexed')
 end
 if log ~= '0' then
-  call('HSET', KEYS[1], 'event.log.keep', log)
+  redis_call('HSET', KEYS[1], 'event.log.keep', log)
 end
 if log ~= '0' and not seen[3] then
-  call('HSET', KEYS[1], 'event.log', 'on')
+  redis_call('HSET', KEYS[1], 'event.log', 'on')
 elseif log == '0' and seen[3] then
-  call('HDEL', KEYS[1], 'event.log')
+  redis_call('HDEL', KEYS[1], 'event.log')
 end
-return { 'ok', changed and 1 or 0, text, M.rights.may_call_functions() and 1 or 0 }
+return { 'ok', changed and 1 or 0, text, rare.rights.may_call_functions() and 1 or 0 }

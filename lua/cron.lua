@@ -5,7 +5,7 @@
 --           other process has handled ticks of the job meanwhile. So if many processes call, only
 --           one of them fires a tick. A repeated call changes nothing. A job that cannot fire is
 --           due again after a minute; its ticks are not lost. If the clock is further from the time
---           that a sweep noted last (lib/clock.lua) than sweeps are apart, the call does nothing.
+--           that a sweep noted last (values/clock.lua) than sweeps are apart, the call does nothing.
 --           The next sweep notes whether the clock has stepped. So no tick fires in a glitch of the
 --           clock that no sweep knows of.
 -- Keys      KEYS[1] events.cron.next (zset, read and write)
@@ -28,26 +28,24 @@
 -- Keeps     I1, I9
 -- Cost      about 5 commands; 7 per job to fire, 3 per job returned. Reads at most 1 MiB of jobs,
 --           and one more. The caller bounds the bytes of the events that are queued
--- Uses: cron.last_of cron.last_text cron.parse cron.push cron.wrong_queue ids.parse ids.text
--- Uses: names.is_foreign time.now_ms
 local POSTPONE_MS, FIRST, EACH = 60000, 3, 6
 -- The longest time between two sweeps, with a margin, and the time until the next look.
 local NOTED_MS, AGAIN_MS = 65000, 1000
 -- The bytes of jobs after which no further one is read.
 local BYTES_MAX = 1048576
 local jobs_key, last_key = P .. K.events_cron, P .. K.events_cron_last
-local now_ms = M.time.now_ms()
+local now_ms = rare.time.now_ms()
 
-local noted_ms = tonumber(call('HGET', P .. K.meta, 'clock') or '')
+local noted_ms = tonumber(redis_call('HGET', P .. K.meta, 'clock') or '')
 if noted_ms and math.abs(now_ms - noted_ms) > NOTED_MS then
-  return { 'cron', M.ids.text(now_ms), AGAIN_MS, 0, 0, {} }
+  return { 'cron', ids.text(now_ms), AGAIN_MS, 0, 0, {} }
 end
 
 -- If a shared key has a wrong type, the call fails here, before anything is written.
-call('LLEN', P .. K.objects_with_events)
-call('ZCARD', KEYS[1])
-call('HLEN', jobs_key)
-call('HLEN', last_key)
+redis_call('LLEN', P .. K.objects_with_events)
+redis_call('ZCARD', KEYS[1])
+redis_call('HLEN', jobs_key)
+redis_call('HLEN', last_key)
 local written = { { 'HSET', last_key }, { 'ZADD', KEYS[1] }, { 'LPUSH', P .. K.objects_with_events } }
 for _, pair in ipairs(ARGV[FIRST] and written or {}) do
   -- If one of these rights is missing, the call is refused: it could lose a tick, or its job would
@@ -60,7 +58,7 @@ local wrong, fired, queued = {}, 0, 0
 
 -- Postpones a job for a minute. If `why` is given, the reply reports the job with this reason.
 local function postpone(name, why)
-  call('ZADD', KEYS[1], 'XX', now_ms + POSTPONE_MS, name)
+  redis_call('ZADD', KEYS[1], 'XX', now_ms + POSTPONE_MS, name)
   if why then
     wrong[#wrong + 1], wrong[#wrong + 2] = name, why
   end
@@ -68,26 +66,26 @@ end
 
 -- Fires the ticks of one job.
 local function fire(name, id, handled, handled_after, next_tick, count)
-  local value = call('HGET', jobs_key, name)
-  local job = value and M.cron.parse(value)
-  local found, before = M.cron.last_of(call('HGET', last_key, name))
+  local value = redis_call('HGET', jobs_key, name)
+  local job = value and rare.cron.parse(value)
+  local found, before = rare.cron.last_of(redis_call('HGET', last_key, name))
   if not job or job.id ~= id or job.is_paused or tonumber(found) ~= tonumber(handled) then
     return
   elseif count < 0 then
     return postpone(name)
   end
-  local key = M.cron.wrong_queue(job.object)
-  if count > 0 and (key or M.names.is_foreign(job.object)) then
+  local key = rare.cron.wrong_queue(job.object)
+  if count > 0 and (key or rare.names.is_foreign(job.object)) then
     return postpone(name, key and 'wrong ' .. key or 'name')
   elseif count > 0 and not redis.acl_check_cmd('LPUSH', P .. job.object .. K.events, 'v') then
     return postpone(name, 'denied LPUSH ' .. job.object .. K.events)
   end
   -- Marks the tick as handled before the push. If the script failed after the push, the next call
   -- would queue the event again.
-  call('HSET', last_key, name, M.cron.last_text(handled_after, count > 0 and M.ids.text(now_ms) or before))
-  call('ZADD', KEYS[1], next_tick, name)
+  redis_call('HSET', last_key, name, rare.cron.last_text(handled_after, count > 0 and ids.text(now_ms) or before))
+  redis_call('ZADD', KEYS[1], next_tick, name)
   if count > 0 then
-    M.cron.push(job, count)
+    rare.cron.push(job, count)
     fired, queued = fired + 1, queued + count
   end
 end
@@ -97,28 +95,28 @@ for at = FIRST, #ARGV, EACH do
 end
 
 local jobs, bytes = {}, 0
-for _, name in ipairs(call('ZRANGE', KEYS[1], '-inf', now_ms, 'BYSCORE', 'LIMIT', '0', ARGV[2])) do
+for _, name in ipairs(redis_call('ZRANGE', KEYS[1], '-inf', now_ms, 'BYSCORE', 'LIMIT', '0', ARGV[2])) do
   if bytes >= BYTES_MAX then
     break
   end
-  local value = call('HGET', jobs_key, name)
-  local job = value and M.cron.parse(value)
-  local handled = M.ids.parse((M.cron.last_of(call('HGET', last_key, name))))
-  handled = handled and M.ids.text(handled)
+  local value = redis_call('HGET', jobs_key, name)
+  local job = value and rare.cron.parse(value)
+  local handled = ids.parse((rare.cron.last_of(redis_call('HGET', last_key, name))))
+  handled = handled and ids.text(handled)
   if not value then
-    call('ZREM', KEYS[1], name)
+    redis_call('ZREM', KEYS[1], name)
     wrong[#wrong + 1], wrong[#wrong + 2] = name, 'absent'
   elseif job and job.is_paused then
     -- A paused job has no ticks.
-    call('ZREM', KEYS[1], name)
-  elseif not job or not M.ids.parse(job.since) or not handled then
+    redis_call('ZREM', KEYS[1], name)
+  elseif not job or not ids.parse(job.since) or not handled then
     postpone(name, 'value')
   else
     bytes = bytes + #value
     jobs[#jobs + 1] = { name, job.id, job.since, job.plan, #job.event, handled }
   end
 end
-local first = call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
+local first = redis_call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
 local next_ms = tonumber(first[2] or 'inf')
 next_ms = next_ms == math.huge and -1 or math.max(math.ceil(next_ms - now_ms), 0)
-return { 'cron', M.ids.text(now_ms), next_ms, fired, queued, wrong, unpack(jobs) }
+return { 'cron', ids.text(now_ms), next_ms, fired, queued, wrong, unpack(jobs) }

@@ -19,29 +19,27 @@
 -- Keeps     I1 to I4
 -- Cost      O(slots). If the registration is lost, 2 commands more, with 1,024 keys each, and if these
 --           find something, up to 2,048 with one key
--- Uses: fence.check registry.depart registry.left registry.register slots.check_types slots.each
--- Uses: slots.hold_owned slots.known time.now_ms
 local name, token = ARGV[2], ARGV[3]
 
-local refused = M.fence.check(name, token)
+local refused = rare.fence.check(name, token)
 if refused then
   return refused
 end
-local slots = M.slots.known(name, 0)
-M.slots.check_types(name, slots)
+local slots = rare.slots.known(name, 0)
+rare.slots.check_types(name, slots)
 
-local now_ms = M.time.now_ms()
+local now_ms = rare.time.now_ms()
 local cause, held = { now_ms = now_ms, why = 'stop' }, 0
-local _, lost = M.slots.each(name, slots, function(at, slot, object, tag)
+local _, lost = rare.slots.each(name, slots, function(at, slot, object, tag)
   held = held + 1
-  return M.slots.hold_owned(at, object, tag, cause)
+  return rare.slots.hold_owned(at, object, tag, cause)
 end)
-call('DEL', KEYS[1])
-M.registry.register(name, slots, M.registry.left(token), now_ms)
+redis_call('DEL', KEYS[1])
+rare.registry.register(name, slots, rare.registry.left(token), now_ms)
 -- The first look at the name comes in a second. The last argument, `forget_ms`, is infinite, so
 -- that the name is not forgotten before that look.
-M.registry.depart(name, now_ms, now_ms, math.huge)
+rare.registry.depart(name, now_ms, now_ms, math.huge)
 if held > 0 then
-  call('RPUSH', P .. K.objects_with_events, '')
+  redis_call('RPUSH', P .. K.objects_with_events, '')
 end
 return { 'detached', held, lost }

@@ -6,9 +6,8 @@
 -- Replies   {'ok', user may call functions 0|1} | {'denied', command}
 -- Keeps     writes nothing
 -- Cost      O(1)
--- Uses: rights.may_call_functions rights.missing
-local denied = M.rights.missing()
+local denied = rare.rights.missing()
 if denied then
   return { 'denied', denied }
 end
-return { 'ok', M.rights.may_call_functions() and 1 or 0 }
+return { 'ok', rare.rights.may_call_functions() and 1 or 0 }

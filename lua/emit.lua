@@ -29,7 +29,6 @@
 -- Keeps     I1, I7
 -- Cost      about 6 commands, with a key 10 more; with a key it hashes the events, and removes at
 --           most 8 keys whose window is over. The caller bounds the bytes
--- Uses: schedule.member time.now_ms
 local object, key, window_ms = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local queued_max, markers_max, has_data, data = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == 'data', ARGV[8]
 local FIRST, EXPIRED_MAX, EVENTS_PER_PUSH = 9, 8, 1000
@@ -47,7 +46,7 @@ if has_data then
   rights[#rights + 1], rights[#rights + 2] = 'SET', P .. object .. K.data
 end
 for i = 1, #types, 2 do
-  local found = call('TYPE', types[i]).ok
+  local found = redis_call('TYPE', types[i]).ok
   if found ~= types[i + 1] and found ~= 'none' then
     return { 'wrong_type', types[i], found }
   end
@@ -58,17 +57,17 @@ for i = 1, #rights, 2 do
   end
 end
 
-local queued, count = call('LLEN', queue), #ARGV - FIRST + 1
+local queued, count = redis_call('LLEN', queue), #ARGV - FIRST + 1
 local member, digest, now_ms
 if key ~= '' then
-  now_ms, member = M.time.now_ms(), M.schedule.member(object, key)
+  now_ms, member = rare.time.now_ms(), rare.schedules.member(object, key)
   -- Hashes each event alone, because joining the events would copy them once more.
   local parts = { has_data and redis.sha1hex(data) or 'none' }
   for i = FIRST, #ARGV do
     parts[#parts + 1] = redis.sha1hex(ARGV[i])
   end
   digest = redis.sha1hex(table.concat(parts))
-  local found, ends_ms = call('HGET', emitted, member), call('ZSCORE', ends, member)
+  local found, ends_ms = redis_call('HGET', emitted, member), redis_call('ZSCORE', ends, member)
   if found and ends_ms and tonumber(ends_ms) > now_ms then
     return found == digest and { 'repeated', queued } or { 'differs' }
   end
@@ -84,12 +83,12 @@ local markers = 0
 if markers_max > 0 then
   -- Names that are set aside for groups count like markers, unless the user may not read their
   -- number.
-  local set_aside = try('GET', P .. K.event_groups_waiting)
-  markers = call('LLEN', KEYS[1]) + (type(set_aside) == 'string' and tonumber(string.match(set_aside, '^%d+$')) or 0)
+  local set_aside = redis_try('GET', P .. K.event_groups_waiting)
+  markers = redis_call('LLEN', KEYS[1]) + (type(set_aside) == 'string' and tonumber(string.match(set_aside, '^%d+$')) or 0)
 end
 if markers_max > 0 and markers >= markers_max then
   -- Marks do not count towards the limit. If the user may not read event.marks, they do count.
-  local marks = try('ZCARD', P .. K.event_marks)
+  local marks = redis_try('ZCARD', P .. K.event_marks)
   markers = markers - (type(marks) == 'number' and marks or 0)
 end
 if markers_max > 0 and markers >= markers_max then
@@ -97,20 +96,20 @@ if markers_max > 0 and markers >= markers_max then
 end
 
 if has_data then
-  call('SET', P .. object .. K.data, data)
+  redis_call('SET', P .. object .. K.data, data)
 end
 for i = FIRST, last, EVENTS_PER_PUSH do
-  queued = call('LPUSH', queue, unpack(ARGV, i, math.min(i + EVENTS_PER_PUSH - 1, last)))
+  queued = redis_call('LPUSH', queue, unpack(ARGV, i, math.min(i + EVENTS_PER_PUSH - 1, last)))
 end
-call('LPUSH', KEYS[1], object)
+redis_call('LPUSH', KEYS[1], object)
 if key ~= '' then
-  call('HSET', emitted, member, digest)
-  call('ZADD', ends, now_ms + window_ms, member)
-  local over = call('ZRANGE', ends, '-inf', now_ms, 'BYSCORE', 'LIMIT', '0', EXPIRED_MAX)
+  redis_call('HSET', emitted, member, digest)
+  redis_call('ZADD', ends, now_ms + window_ms, member)
+  local over = redis_call('ZRANGE', ends, '-inf', now_ms, 'BYSCORE', 'LIMIT', '0', EXPIRED_MAX)
   if over[1] then
     -- This only frees memory. If the user lacks one of the rights, expired keys stay.
-    if type(try('HDEL', emitted, unpack(over))) == 'number' then
-      try('ZREM', ends, unpack(over))
+    if type(redis_try('HDEL', emitted, unpack(over))) == 'number' then
+      redis_try('ZREM', ends, unpack(over))
     end
   end
 end

@@ -25,12 +25,11 @@
 --           earlier ids of the object. Its next event has `prev` 0, so no receiver takes it for
 --           early
 -- Cost      about 14 commands per object
--- Uses: idle.forget
 local objects = { unpack(ARGV, 2) }
 
 local reply = { 'looked' }
 for _, object in ipairs(objects) do
-  local word, detail = M.idle.forget(object)
+  local word, detail = rare.idle.forget(object)
   reply[#reply + 1] = word
   reply[#reply + 1] = detail
 end

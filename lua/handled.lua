@@ -22,9 +22,9 @@
 --             once:SUBTASK VALUE  the subtask has finished; VALUE is `=` and the JSON text that it has
 --                              returned, at most 64 KiB (earlier versions: 1)
 --             unknown:MS 1     a process first met the event at this time, and did not know it
---             emit:ID VALUE    the emits of the handler (lib/emits.lua); the call fails if Redis is
+--             emit:ID VALUE    the emits of the handler (values/emits.lua); the call fails if Redis is
 --                              out of memory
---             result:ID VALUE  the result of the handler (lib/emits.lua), at most 64 KiB
+--             result:ID VALUE  the result of the handler (values/emits.lua), at most 64 KiB
 -- Replies   {'kept', field, value, …}: a call that reads returns all fields of the hash, but only
 --           `EVENTS BYTES` of `emit:ID`, and only the number of bytes of `result:ID`. A call that
 --           stores returns no field
@@ -37,43 +37,41 @@
 -- Keeps     I1 to I6: writes only OBJ:event.handled
 -- Cost      about 6 commands. Reads all fields of the hash; handlers write at most 1,000 fields
 --           `once:SUBTASK` for one event, and at most 2 MiB of values, emits and results together
--- Uses: emits.is_emit emits.is_result emits.size_of fence.check ids.after ids.parse ids.text
--- Uses: tag.numbers worker.id
 local name, token, slot, object, tag, id = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local FIELDS = 8
 
-local refused = M.fence.check(name, token)
+local refused = rare.fence.check(name, token)
 if refused then
   return refused
 end
-local w = M.worker.id(name, slot)
+local w = rare.worker.id(name, slot)
 local at, handled = P .. K.WORKER .. w, P .. object .. K.event_handled
-local found = call('MGET', P .. object .. K.event_worker, at .. K.worker_event_id)
+local found = redis_call('MGET', P .. object .. K.event_worker, at .. K.worker_event_id)
 if found[1] ~= w or found[2] ~= tag then
   return { 'other' }
 end
 if not id then
   -- Builds the reply in a loop, because unpack is limited to some thousands of values.
   local reply = { 'kept' }
-  for i, text in ipairs(call('HGETALL', handled)) do
-    local of_emit, of_result = i % 2 == 0 and M.emits.is_emit(reply[i]), i % 2 == 0 and M.emits.is_result(reply[i])
-    reply[i + 1] = of_emit and M.emits.size_of(text) or of_result and M.ids.text(#text) or text
+  for i, text in ipairs(redis_call('HGETALL', handled)) do
+    local of_emit, of_result = i % 2 == 0 and rare.emits.is_emit(reply[i]), i % 2 == 0 and rare.emits.is_result(reply[i])
+    reply[i + 1] = of_emit and rare.emits.size_of(text) or of_result and ids.text(#text) or text
   end
   return reply
 end
 
-local kept = call('HGET', handled, 'id')
+local kept = redis_call('HGET', handled, 'id')
 if kept ~= id then
-  local first, later = M.ids.parse((M.tag.numbers(tag))), kept and M.ids.parse(kept) or 0
-  if later > M.ids.parse(id) and later < M.ids.after(first, call('LLEN', at .. K.worker_event)) then
+  local first, later = ids.parse((rare.tag.numbers(tag))), kept and ids.parse(kept) or 0
+  if later > ids.parse(id) and later < ids.after(first, redis_call('LLEN', at .. K.worker_event)) then
     return { 'other' }
   end
-  for _, field in ipairs(call('HGETALL', handled)) do
-    if M.emits.is_emit(field) then
+  for _, field in ipairs(redis_call('HGETALL', handled)) do
+    if rare.emits.is_emit(field) then
       return { 'unpushed', kept or '' }
     end
   end
-  call('DEL', handled)
+  redis_call('DEL', handled)
 end
-call('HSET', handled, 'id', id, unpack(ARGV, FIELDS))
+redis_call('HSET', handled, 'id', id, unpack(ARGV, FIELDS))
 return { 'kept' }

@@ -15,10 +15,6 @@
 --           which the object can belong and that waits; about 40 commands; 5 per share; 2 per stored result, of
 --           at most 64 KiB together; 1 per schedule, of at most 100 and 1 MiB.
 --           lua/taken.lua shows which workers have the object in their lists
--- Uses: emits.is_result group.DEPTH_MAX group.REST group.key group.of marks.MET rules.fields_of
--- Uses: schedule.counts schedule.due_of schedule.member
--- Uses: schedule.referred schedule.scan share.CLASS share.PARKED share.PARTS_MAX share.prefixes_of
--- Uses: share.selector_of time.now_ms worker.parse
 
 local object = ARGV[2]
 local text_bytes_max = tonumber(ARGV[3])
@@ -44,25 +40,25 @@ end
 -- after this marker. Marks stand in the list in the order of their times.
 local function marks_around(index, markers)
   local key = P .. K.event_marks
-  local first = call('ZRANGE', key, 0, 0)[1] == M.marks.MET and 1 or 0
-  local low, high = first, call('ZCARD', key)
+  local first = redis_call('ZRANGE', key, 0, 0)[1] == rare.marks.MET and 1 or 0
+  local low, high = first, redis_call('ZCARD', key)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    local mark = '\0t' .. call('ZRANGE', key, middle, middle)[1]
-    local at = call('LPOS', P .. K.objects_with_events, mark, 'RANK', -1, 'MAXLEN', markers - index)
+    local mark = '\0t' .. redis_call('ZRANGE', key, middle, middle)[1]
+    local at = redis_call('LPOS', P .. K.objects_with_events, mark, 'RANK', -1, 'MAXLEN', markers - index)
     if at and at > index then
       low = middle + 1
     else
       high = middle
     end
   end
-  tell('marked_before_ms', call('ZRANGE', key, low, low, 'WITHSCORES')[2])
+  tell('marked_before_ms', redis_call('ZRANGE', key, low, low, 'WITHSCORES')[2])
   return low - first
 end
 
 -- Returns whether the key exists with this type. Another type becomes a field `wrong`.
 local function expect(key, wanted)
-  local found = call('TYPE', key).ok
+  local found = redis_call('TYPE', key).ok
   if found ~= wanted and found ~= 'none' then tell('wrong', key .. ' is a ' .. found .. ', it should be a ' .. wanted) end
   return found == wanted
 end
@@ -71,13 +67,13 @@ end
 -- event.
 local function tell_list(key, count_field, text_field, bytes_field)
   if not expect(key, 'list') then return end
-  tell(count_field, call('LLEN', key))
-  local oldest = call('LINDEX', key, -1)
+  tell(count_field, redis_call('LLEN', key))
+  local oldest = redis_call('LINDEX', key, -1)
   -- The oldest event may be queued as a reference to a schedule.
-  local time_us, chosen = M.schedule.referred(oldest)
-  local score = chosen and try('ZSCORE', P .. K.events_scheduled, M.schedule.member(object, chosen))
-  if type(score) == 'string' and M.schedule.counts(score, time_us) then
-    local event = try('HGET', P .. object .. K.events_scheduled_of, chosen)
+  local time_us, chosen = rare.schedules.referred(oldest)
+  local score = chosen and redis_try('ZSCORE', P .. K.events_scheduled, rare.schedules.member(object, chosen))
+  if type(score) == 'string' and rare.schedules.counts(score, time_us) then
+    local event = redis_try('HGET', P .. object .. K.events_scheduled_of, chosen)
     oldest = type(event) == 'string' and event or oldest
   elseif chosen then
     oldest = 'replaced or cancelled: ' .. chosen
@@ -88,35 +84,35 @@ end
 
 -- Returns the value of a string; false if it is absent or no string.
 local function string_at(key)
-  return expect(key, 'string') and call('GET', key)
+  return expect(key, 'string') and redis_call('GET', key)
 end
 
 local base = P .. object
-tell('now_ms', M.time.now_ms())
+tell('now_ms', rare.time.now_ms())
 tell_list(base .. K.events, 'queued', 'queued_text', 'queued_bytes')
 tell_list(base .. K.events_held, 'held', 'held_text', 'held_bytes')
 tell('held_id', string_at(base .. K.events_held_id))
 tell('last', string_at(base .. K.last_event_id))
 if expect(base .. K.event_errors, 'list') then
-  for _, kept in ipairs(call('LRANGE', base .. K.event_errors, 0, ERRORS_MAX - 1)) do tell('error', kept) end
+  for _, kept in ipairs(redis_call('LRANGE', base .. K.event_errors, 0, ERRORS_MAX - 1)) do tell('error', kept) end
 end
 -- The results of handlers of the event in hand, up to the limit of bytes.
 local handled = base .. K.event_handled
-if call('TYPE', handled).ok == 'hash' then
+if redis_call('TYPE', handled).ok == 'hash' then
   local left = RESULTS_BYTES_MAX
-  for _, field in ipairs(call('HKEYS', handled)) do
-    if M.emits.is_result(field) then
-      left = left - call('HSTRLEN', handled, field)
-      if left >= 0 then tell('result', call('HGET', handled, field)) end
+  for _, field in ipairs(redis_call('HKEYS', handled)) do
+    if rare.emits.is_result(field) then
+      left = left - redis_call('HSTRLEN', handled, field)
+      if left >= 0 then tell('result', redis_call('HGET', handled, field)) end
     end
   end
-  tell('handled_id', call('HGET', handled, 'id'))
+  tell('handled_id', redis_call('HGET', handled, 'id'))
 end
-if expect(P .. K.objects_held, 'zset') then tell('due_ms', call('ZSCORE', P .. K.objects_held, object)) end
-if expect(P .. K.objects_paused, 'zset') and call('ZSCORE', P .. K.objects_paused, object) then tell('paused', 1) end
+if expect(P .. K.objects_held, 'zset') then tell('due_ms', redis_call('ZSCORE', P .. K.objects_held, object)) end
+if expect(P .. K.objects_paused, 'zset') and redis_call('ZSCORE', P .. K.objects_paused, object) then tell('paused', 1) end
 if expect(P .. K.event_rules, 'hash') then
-  local fields = M.rules.fields_of(object)
-  for at, value in ipairs(call('HMGET', P .. K.event_rules, unpack(fields))) do
+  local fields = rare.rules.fields_of(object)
+  for at, value in ipairs(redis_call('HMGET', P .. K.event_rules, unpack(fields))) do
     if value then tell('rule', #fields[at] .. ' ' .. fields[at] .. value) end
   end
 end
@@ -125,10 +121,10 @@ end
 -- prefix waits for it, and whether other groups do; and the events taken.
 local function tell_share(prefix, selector, value)
   local key, blocked = P .. K.objects_in_hand, P .. K.event_groups_blocked
-  local in_hand = prefix == '*' and try('ZCARD', key) or try('ZLEXCOUNT', key, '[' .. prefix .. ':', '(' .. prefix .. ';')
-  local used = try('HGET', P .. K.event_shares_used, selector)
+  local in_hand = prefix == '*' and redis_try('ZCARD', key) or redis_try('ZLEXCOUNT', key, '[' .. prefix .. ':', '(' .. prefix .. ';')
+  local used = redis_try('HGET', P .. K.event_shares_used, selector)
   used = type(used) == 'string' and used or ''
-  local by_group, by_others = try('ZSCORE', blocked, prefix), try('ZSCORE', blocked, prefix .. '\n')
+  local by_group, by_others = redis_try('ZSCORE', blocked, prefix), redis_try('ZSCORE', blocked, prefix .. '\n')
   local numbers = {
     type(in_hand) == 'number' and in_hand or '-', type(by_group) == 'string' and 1 or 0, type(by_others) == 'string' and 1 or 0,
     #used, #selector,
@@ -139,16 +135,16 @@ end
 -- The shares that match the object, that with the longest prefix last.
 if expect(P .. K.event_shares, 'hash') then
   local prefixes, selectors = { '*' }, { '*' }
-  for p, prefix in ipairs(M.share.prefixes_of(object, M.share.PARTS_MAX)) do
-    prefixes[p + 1], selectors[p + 1] = prefix, M.share.selector_of(prefix)
+  for p, prefix in ipairs(rare.shares.prefixes_of(object, rare.shares.PARTS_MAX)) do
+    prefixes[p + 1], selectors[p + 1] = prefix, rare.shares.selector_of(prefix)
   end
-  for at, value in ipairs(call('HMGET', P .. K.event_shares, unpack(selectors))) do
+  for at, value in ipairs(redis_call('HMGET', P .. K.event_shares, unpack(selectors))) do
     if value then tell_share(prefixes[at], selectors[at], value) end
   end
 end
 if expect(P .. K.objects_with_events, 'list') then
-  local marker = call('LPOS', P .. K.objects_with_events, object, 'RANK', -1, 'MAXLEN', MARKERS_MAX)
-  local markers = call('LLEN', P .. K.objects_with_events)
+  local marker = redis_call('LPOS', P .. K.objects_with_events, object, 'RANK', -1, 'MAXLEN', MARKERS_MAX)
+  local markers = redis_call('LLEN', P .. K.objects_with_events)
   if marker then
     local before = expect(P .. K.event_marks, 'zset') and marks_around(marker, markers) or 0
     tell('markers_before', markers - 1 - marker - before)
@@ -160,24 +156,24 @@ end
 -- different depths put an object in different groups.
 local function groups_of()
   local groups = { object }
-  for depth = M.group.DEPTH_MAX, 1, -1 do
-    local group = M.group.of(object, depth)
+  for depth = rare.group.DEPTH_MAX, 1, -1 do
+    local group = rare.group.of(object, depth)
     groups[#groups + 1] = group ~= groups[#groups] and group or nil
   end
-  groups[#groups + 1] = M.group.REST
+  groups[#groups + 1] = rare.group.REST
   return groups
 end
 
 -- The group for which the name of the object is set aside, and the number of names before it. If a
 -- list is longer than the search, the name may be behind the names that were searched.
 if expect(P .. K.event_groups, 'zset') then
-  tell('groups', call('ZCARD', P .. K.event_groups))
+  tell('groups', redis_call('ZCARD', P .. K.event_groups))
   local found, beyond, scores = nil, nil, {}
   for _, group in ipairs(groups_of()) do
-    local list, score = M.group.key(group), call('ZSCORE', P .. K.event_groups, group)
+    local list, score = rare.group.key(group), redis_call('ZSCORE', P .. K.event_groups, group)
     scores[group] = tonumber(score or 0)
     if score and expect(list, 'list') then
-      local place, length = call('LPOS', list, object, 'RANK', '-1', 'MAXLEN', MARKERS_MAX), call('LLEN', list)
+      local place, length = redis_call('LPOS', list, object, 'RANK', '-1', 'MAXLEN', MARKERS_MAX), redis_call('LLEN', list)
       if place then
         found = group
         tell('group', group)
@@ -188,20 +184,20 @@ if expect(P .. K.event_groups, 'zset') then
     end
   end
   tell('group_beyond', beyond)
-  tell('group_parked', (scores[found or beyond] or 0) >= M.share.PARKED - M.share.CLASS and 1 or nil)
+  tell('group_parked', (scores[found or beyond] or 0) >= rare.shares.PARKED - rare.shares.CLASS and 1 or nil)
 end
 
 -- The schedules of the object: their number, and some of them.
 local schedules = base .. K.events_scheduled_of
 if expect(schedules, 'hash') then
-  tell('schedules', call('HLEN', schedules))
+  tell('schedules', redis_call('HLEN', schedules))
   local has_times = expect(P .. K.events_scheduled, 'zset')
-  for i, key in ipairs((M.schedule.scan(schedules, '0', SCHEDULES_MAX))) do
+  for i, key in ipairs((rare.schedules.scan(schedules, '0', SCHEDULES_MAX))) do
     if i <= SCHEDULES_MAX then
-      local score = has_times and call('ZSCORE', P .. K.events_scheduled, M.schedule.member(object, key))
+      local score = has_times and redis_call('ZSCORE', P .. K.events_scheduled, rare.schedules.member(object, key))
       local due, is_queued = '-', false
       if score then
-        due, is_queued = M.schedule.due_of(score)
+        due, is_queued = rare.schedules.due_of(score)
       end
       tell(is_queued and 'schedule_queued' or 'schedule', due .. ' ' .. key)
     end
@@ -214,13 +210,13 @@ if owner and owner ~= 'held' then
   local worker = P .. K.WORKER .. owner
   tell_list(worker .. K.worker_event, 'batch', 'batch_text', 'batch_bytes')
   tell('batch_id', string_at(worker .. K.worker_event_id))
-  local name = M.worker.parse(owner) or owner
+  local name = rare.worker.parse(owner) or owner
   local lease = string_at(P .. K.WORKER .. name .. K.worker_lease)
-  local registration, _, slot = try('HGET', P .. K.event_workers, name), M.worker.parse(owner)
+  local registration, _, slot = redis_try('HGET', P .. K.event_workers, name), rare.worker.parse(owner)
   local slots = type(registration) == 'string' and tonumber(string.match(registration, '^(%d+) ')) or 0
   tell('owner_unknown', (slot or 0) >= slots and 1 or nil)
   tell('lease', lease)
-  if lease then tell('lease_ttl_ms', call('PTTL', P .. K.WORKER .. name .. K.worker_lease)) end
+  if lease then tell('lease_ttl_ms', redis_call('PTTL', P .. K.WORKER .. name .. K.worker_lease)) end
 end
 
 return reply

@@ -12,6 +12,5 @@
 -- Cost      4 to 10 commands; up to 1,000 more after a step of the clock; 6 per mark that is next
 --           to be taken, at most 500. About 17,000 marks wait if the oldest marker has waited for a
 --           day, 41,000 after a year; never more than 50,000
--- Uses: marks.push
-local done, command = M.marks.push()
+local done, command = rare.marks.push()
 return command and { done, command } or { 'marked', done }

@@ -26,8 +26,6 @@
 -- Cost      about 10 commands; 4 per schedule, 5 if a user has chosen its key, and 2 per object.
 --           At most 256 schedules, and one event more than fits into the bytes. With more than
 --           MARKERS_MAX markers at most 8 schedules
--- Uses: names.is_foreign schedule.FIRST_DUE schedule.is_chosen schedule.parse schedule.queued
--- Uses: schedule.referred time.now_ms time.now_us
 local most, bytes_left = ARGV[2], tonumber(ARGV[3])
 local POSTPONE_MS, WRONG_MAX = 60000, 16
 -- Each schedule adds a marker, and events that are emitted now wait behind all markers. So if this
@@ -38,12 +36,12 @@ local BOUNDS = { 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 60
 
 -- If a shared key has a wrong type, the call fails here, before anything is written.
 -- Names that are set aside for groups count like markers.
-local set_aside = try('GET', P .. K.event_groups_waiting)
-local markers = call('LLEN', P .. K.objects_with_events) + (type(set_aside) == 'string' and tonumber(string.match(set_aside, '^%d+$')) or 0)
-local names = call('ZCARD', P .. K.event_workers_watched)
-local now_ms, now_us = M.time.now_ms(), M.time.now_us()
+local set_aside = redis_try('GET', P .. K.event_groups_waiting)
+local markers = redis_call('LLEN', P .. K.objects_with_events) + (type(set_aside) == 'string' and tonumber(string.match(set_aside, '^%d+$')) or 0)
+local names = redis_call('ZCARD', P .. K.event_workers_watched)
+local now_ms, now_us = rare.time.now_ms(), rare.time.now_us()
 most = math.min(tonumber(most), math.max(MARKERS_MAX - markers, FEW))
-local due = call('ZRANGE', KEYS[1], M.schedule.FIRST_DUE, now_ms, 'BYSCORE', 'LIMIT', '0', most, 'WITHSCORES')
+local due = redis_call('ZRANGE', KEYS[1], rare.schedules.FIRST_DUE, now_ms, 'BYSCORE', 'LIMIT', '0', most, 'WITHSCORES')
 for _, command in ipairs(due[1] and { 'HDEL', 'ZREM', 'ZADD' } or {}) do
   -- Without these rights a pushed event would also stay a schedule, and would be pushed again.
   if not redis.acl_check_cmd(command, KEYS[1], '0', 'm') then
@@ -65,7 +63,7 @@ end
 
 -- Removes an entry that leads to no event.
 local function drop(member, why)
-  call('ZREM', KEYS[1], member)
+  redis_call('ZREM', KEYS[1], member)
   note(member, why)
 end
 
@@ -73,7 +71,7 @@ end
 -- none.
 local function wrong_key(object)
   for _, key in ipairs({ { K.events, 'list' }, { K.events_scheduled_of, 'hash' } }) do
-    local kind = call('TYPE', P .. object .. key[1]).ok
+    local kind = redis_call('TYPE', P .. object .. key[1]).ok
     if kind ~= key[2] and kind ~= 'none' then
       return object .. key[1]
     end
@@ -95,44 +93,44 @@ end
 
 -- Promotes one schedule.
 local function promote(member, due_ms)
-  local object, key = M.schedule.parse(member)
-  if not object or object == '' or M.names.is_foreign(object) then
+  local object, key = rare.schedules.parse(member)
+  if not object or object == '' or rare.names.is_foreign(object) then
     return drop(member, 'name')
   end
   if wrong_key_of[object] == nil then
     wrong_key_of[object] = wrong_key(object)
   end
   if wrong_key_of[object] then
-    call('ZADD', KEYS[1], now_ms + POSTPONE_MS, member)
+    redis_call('ZADD', KEYS[1], now_ms + POSTPONE_MS, member)
     return note(member, 'wrong ' .. wrong_key_of[object])
   end
-  local hash, is_chosen = P .. object .. K.events_scheduled_of, M.schedule.is_chosen(key)
+  local hash, is_chosen = P .. object .. K.events_scheduled_of, rare.schedules.is_chosen(key)
   local event, score
-  if is_chosen and call('HEXISTS', hash, key) == 1 then
-    score, event = M.schedule.queued(now_us, key)
+  if is_chosen and redis_call('HEXISTS', hash, key) == 1 then
+    score, event = rare.schedules.queued(now_us, key)
   elseif not is_chosen then
-    event = call('HGET', hash, key)
+    event = redis_call('HGET', hash, key)
   end
   if not event then
     return drop(member, 'absent')
   end
   -- If the newest event of the queue is a reference to the same key, the new reference replaces it.
   -- So a schedule that becomes due again and again leaves only one reference.
-  local newest = score and call('LINDEX', P .. object .. K.events, '0')
-  local _, newest_key = M.schedule.referred(newest or '')
+  local newest = score and redis_call('LINDEX', P .. object .. K.events, '0')
+  local _, newest_key = rare.schedules.referred(newest or '')
   if newest_key == key then
-    call('LSET', P .. object .. K.events, '0', event)
+    redis_call('LSET', P .. object .. K.events, '0', event)
   else
-    call('LPUSH', P .. object .. K.events, event)
+    redis_call('LPUSH', P .. object .. K.events, event)
   end
   if not marked[object] then
     marked[object], marks[#marks + 1] = true, object
   end
   if score then
-    call('ZADD', KEYS[1], score, member)
+    redis_call('ZADD', KEYS[1], score, member)
   else
-    call('HDEL', hash, key)
-    call('ZREM', KEYS[1], member)
+    redis_call('HDEL', hash, key)
+    redis_call('ZREM', KEYS[1], member)
   end
   promoted, bytes_left = promoted + 1, bytes_left - #event
   -- A schedule with the score 0 is due at once. The score is no time.
@@ -150,17 +148,17 @@ for i = 1, #due, 2 do
   failed = not done and why
 end
 if marks[1] then
-  call('LPUSH', P .. K.objects_with_events, unpack(marks))
+  redis_call('LPUSH', P .. K.objects_with_events, unpack(marks))
 end
 for bound, events in pairs(late) do
   -- A wrong type of this key is ignored, because the key is only a statistic; `check` reports it.
-  try('HINCRBY', P .. K.events_scheduled_lateness, bound, events)
+  redis_try('HINCRBY', P .. K.events_scheduled_lateness, bound, events)
 end
 -- This call has just looked for due schedules, as each wake demands. If producers have added
 -- several wakes, all of them are done.
-local wakes = try('ZCARD', P .. K.events_scheduled_wake)
+local wakes = redis_try('ZCARD', P .. K.events_scheduled_wake)
 if type(wakes) == 'number' and wakes > 1 then
-  call('DEL', P .. K.events_scheduled_wake)
+  redis_call('DEL', P .. K.events_scheduled_wake)
 end
 if failed then
   local why = type(failed) == 'table' and failed.err or failed
@@ -174,8 +172,8 @@ local function ms_to_first(first)
   return score == math.huge and -1 or math.max(math.ceil(score - now_ms), 0)
 end
 
-local next_ms = ms_to_first(call('ZRANGE', KEYS[1], M.schedule.FIRST_DUE, '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES'))
+local next_ms = ms_to_first(redis_call('ZRANGE', KEYS[1], rare.schedules.FIRST_DUE, '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES'))
 -- A wrong type of this key is ignored, because schedules do not depend on cron jobs; `check`
 -- reports it.
-local next_cron_ms = ms_to_first(try('ZRANGE', P .. K.events_cron_next, '0', '0', 'WITHSCORES'))
+local next_cron_ms = ms_to_first(redis_try('ZRANGE', P .. K.events_cron_next, '0', '0', 'WITHSCORES'))
 return { 'promoted', promoted, next_ms, markers + #marks, names, next_cron_ms, wrong_count, wrong }

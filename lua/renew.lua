@@ -24,29 +24,27 @@
 -- Cost      11 commands, one of them with a key per slot that the name ever had; if a slot has an
 --           object, one more per slot, and two per object. If the registration is lost, 2 more with
 --           1,024 keys each, and if these find something, up to 2,048 with one key
--- Uses: fence.check registry.check_types registry.register registry.watch slots.any_taken slots.each
--- Uses: slots.known time.now_ms
 local name, token, lease_ms, slots = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
-local refused = M.fence.check(name, token)
+local refused = rare.fence.check(name, token)
 if refused then
   return refused
 end
-call('LLEN', P .. K.objects_with_events)
-M.registry.check_types()
+redis_call('LLEN', P .. K.objects_with_events)
+rare.registry.check_types()
 -- The call looks at all slots that the name ever had. A pop of an earlier process may still move a
 -- name into the list of any of these slots.
-local slots_all = M.slots.known(name, slots)
-call('PEXPIRE', KEYS[1], lease_ms)
+local slots_all = rare.slots.known(name, slots)
+redis_call('PEXPIRE', KEYS[1], lease_ms)
 -- A departed name is forgotten some time after its last sign of life. This call is such a sign.
-local now_ms = M.time.now_ms()
-M.registry.register(name, slots_all, token, now_ms)
-if M.registry.watch(name, now_ms) == 1 then
+local now_ms = rare.time.now_ms()
+rare.registry.register(name, slots_all, token, now_ms)
+if rare.registry.watch(name, now_ms) == 1 then
   -- event.workers.watched is lost. A new pass over all names starts soon.
-  try('HDEL', P .. K.meta, 'names.indexed')
+  redis_try('HDEL', P .. K.meta, 'names.indexed')
 end
 local strays, lost = 0, {}
-if M.slots.any_taken(name, slots_all) then
-  strays, lost = M.slots.each(name, slots_all, function() end, nil, true)
+if rare.slots.any_taken(name, slots_all) then
+  strays, lost = rare.slots.each(name, slots_all, function() end, nil, true)
 end
 return { 'renewed', strays, lost }

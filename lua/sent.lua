@@ -35,49 +35,48 @@
 --           A call that arrives after its repetition may record a request that was never sent. Then
 --           the object waits until the time of this request is over
 -- Cost      2 commands for a request that is over, else 7; 1 more if the clock has been set back
--- Uses: fence.check ids.MAX ids.parse ids.text jump.beyond time.now_ms worker.id
 local object, request, name, token, slot, tag = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local sent_key = P .. object .. K.event_sent
 
-local found = call('GET', sent_key)
+local found = redis_call('GET', sent_key)
 local found_ms, found_request = string.match(found or '', '^%d+ (%d+) (%S+)$')
 local is_own = found_request == request
 if not name then
   if is_own then
-    call('DEL', sent_key)
+    redis_call('DEL', sent_key)
   end
   return { 'over' }
 end
 local limit_ms, margin_ms, highest = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 
-local refused = M.fence.check(name, token)
+local refused = rare.fence.check(name, token)
 if refused then
   return refused
 end
-local w = M.worker.id(name, slot)
-local owner = call('MGET', P .. object .. K.event_worker, P .. K.WORKER .. w .. K.worker_event_id)
+local w = rare.worker.id(name, slot)
+local owner = redis_call('MGET', P .. object .. K.event_worker, P .. K.WORKER .. w .. K.worker_event_id)
 if owner[1] ~= w or owner[2] ~= tag then
   return { 'other' }
 end
 if found and not is_own then
   -- Redis keeps the end of a key, not its time to live: if the clock is set back, the end may be an
   -- hour late. A value of another program may have no end.
-  local left_ms, most_ms = call('PTTL', sent_key), tonumber(found_ms) or limit_ms + margin_ms
+  local left_ms, most_ms = redis_call('PTTL', sent_key), tonumber(found_ms) or limit_ms + margin_ms
   if left_ms < 0 or left_ms > most_ms then
     left_ms = most_ms
-    call('PEXPIRE', sent_key, string.format('%.0f', most_ms))
+    redis_call('PEXPIRE', sent_key, string.format('%.0f', most_ms))
   end
   return { 'earlier', left_ms }
 end
 
-local given = call('GET', KEYS[1])
-local number = given and M.ids.parse(given)
-if given and not number or number and number >= M.ids.MAX then
+local given = redis_call('GET', KEYS[1])
+local number = given and ids.parse(given)
+if given and not number or number and number >= ids.MAX then
   return { 'counter', given }
 elseif not number or number < highest then
-  number = M.jump.beyond(math.max(number or 0, highest))
+  number = rare.jump.beyond(math.max(number or 0, highest))
 end
-local text, whole_ms = M.ids.text(number + 1), string.format('%.0f', limit_ms + margin_ms)
-call('SET', KEYS[1], text)
-call('SET', sent_key, text .. ' ' .. whole_ms .. ' ' .. request, 'PX', whole_ms)
-return { 'sent', text, string.format('%.0f', M.time.now_ms() + limit_ms) }
+local text, whole_ms = ids.text(number + 1), string.format('%.0f', limit_ms + margin_ms)
+redis_call('SET', KEYS[1], text)
+redis_call('SET', sent_key, text .. ' ' .. whole_ms .. ' ' .. request, 'PX', whole_ms)
+return { 'sent', text, string.format('%.0f', rare.time.now_ms() + limit_ms) }

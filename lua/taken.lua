@@ -12,7 +12,6 @@
 -- Keeps     writes nothing
 -- Cost      2 commands per name and 1 key per slot. For a name that has objects, also 1 command per
 --           slot, or 2 for all objects
--- Uses: worker.id
 local object = ARGV[2]
 local NAMES_MAX = 1000
 
@@ -20,18 +19,18 @@ local alive, taken = 0, {}
 for at = 3, #ARGV, 2 do
   local worker_name, lists, workers = ARGV[at], {}, {}
   for slot = 0, tonumber(ARGV[at + 1]) - 1 do
-    workers[slot + 1] = M.worker.id(worker_name, slot)
+    workers[slot + 1] = rare.worker.id(worker_name, slot)
     lists[slot + 1] = P .. K.WORKER .. workers[slot + 1] .. K.worker_object
   end
-  alive = alive + call('EXISTS', P .. K.WORKER .. worker_name .. K.worker_lease)
-  if #lists > 0 and call('EXISTS', unpack(lists)) > 0 then
+  alive = alive + redis_call('EXISTS', P .. K.WORKER .. worker_name .. K.worker_lease)
+  if #lists > 0 and redis_call('EXISTS', unpack(lists)) > 0 then
     for n, list in ipairs(lists) do
       local found = {}
       if object ~= '' then
         -- For one object, one short command per slot is enough. A key of another type has none.
-        found = type(try('LPOS', list, object, 'MAXLEN', NAMES_MAX)) == 'number' and {object} or {}
-      elseif call('TYPE', list).ok == 'list' then
-        found = call('LRANGE', list, 0, NAMES_MAX - 1)
+        found = type(redis_try('LPOS', list, object, 'MAXLEN', NAMES_MAX)) == 'number' and {object} or {}
+      elseif redis_call('TYPE', list).ok == 'list' then
+        found = redis_call('LRANGE', list, 0, NAMES_MAX - 1)
       end
       local had = {}
       for _, name in ipairs(found) do

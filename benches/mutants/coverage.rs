@@ -79,6 +79,8 @@ impl Marked {
         for (file, source) in sources {
             place.write(file, &spots.marked(file, source))?;
         }
+        // A function has no `ARGV`, which the marks need.
+        place.set("SERIATIM_SCRIPTS", "eval".into());
         std::fs::create_dir_all(&bin)?;
         let path = std::env::var_os("PATH").unwrap_or_default();
         for name in ["redis-server", "valkey-server"] {

@@ -1,6 +1,6 @@
 //! `tests/mutants/equivalent.txt`: the mutants that no test can catch, each with the reason.
 //!
-//!     lua/lib/page.lua: if size > limit then
+//!     lua/values/page.lua: if size > limit then
 //!         > to >=
 //!         A page of exactly the limit is whole either way.
 //!

@@ -78,7 +78,7 @@ impl std::fmt::Display for Mutant {
     }
 }
 
-/// The scripts: the text of each path such as `lua/lib/hold.lua`.
+/// The scripts: the text of each path such as `lua/objects/hold.lua`.
 pub(crate) type Sources = BTreeMap<String, String>;
 
 /// Reads all scripts of the tree.

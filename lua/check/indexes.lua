@@ -1,23 +1,20 @@
 -- indexes: checks of the keys that all objects share.
--- Uses: group.LISTS_MAX group.key group.times_of group.unknown_marks marks.MET marks.is_mark
--- Uses: rules.is_rule rules.next_of rules.next_text share.CLASSES share.epoch_of share.parse
--- Uses: share.prefix_of
 
 -- Returns the checks. `find`, `expect`, `shared`, `whole`: functions of check.lua.
 local function checks_with(find, expect, shared, whole)
   -- Checks that every field of event.rules except `next` is a rule. Checks that `next` has the time
   -- at which workers must next wake objects of a rule.
   local function check_rules()
-    local all = call('HGETALL', P .. K.event_rules)
+    local all = redis_call('HGETALL', P .. K.event_rules)
     local told
     for at = 1, #all, 2 do
       if all[at] == 'next' then
         told = all[at + 1]
-      elseif not M.rules.is_rule(all[at], all[at + 1]) then
+      elseif not rare.rules.is_rule(all[at], all[at + 1]) then
         find('layout', K.event_rules, ' has a field ', all[at], ' that is no rule')
       end
     end
-    local due = M.rules.next_text(M.rules.next_of(all))
+    local due = rare.rules.next_text(rare.rules.next_of(all))
     if told ~= due then
       find('layout', K.event_rules, ' says that rules are to be looked at next at ', told or 'no time', ', it should be ', due or 'no time')
     end
@@ -25,7 +22,7 @@ local function checks_with(find, expect, shared, whole)
 
   -- Checks that every field of event.limits is a limit. Emitters ignore other fields.
   local function check_limits()
-    local all = call('HGETALL', P .. K.event_limits)
+    local all = redis_call('HGETALL', P .. K.event_limits)
     for at = 1, #all, 2 do
       local who_bytes, texts = string.match(all[at + 1], '^%d+ %d+ %d+ (%d+) (.*)$')
       if not who_bytes or tonumber(who_bytes) > #texts then
@@ -38,28 +35,28 @@ local function checks_with(find, expect, shared, whole)
   -- and the most parts of their prefixes. With the hint `counts`, also looks at the first
   -- 1,000 objects that count as in hand.
   local function check_shares(hint)
-    local all, mode, most = shared(K.event_shares, 'hash') and call('HGETALL', P .. K.event_shares) or {}, 0, 0
+    local all, mode, most = shared(K.event_shares, 'hash') and redis_call('HGETALL', P .. K.event_shares) or {}, 0, 0
     local priorities = { ['-'] = true }
-    for name in pairs(M.share.CLASSES) do priorities[name] = true end
+    for name in pairs(rare.shares.CLASSES) do priorities[name] = true end
     for at = 1, #all, 2 do
       local weight, priority, who_bytes, texts_at = string.match(all[at + 1], '^(%S+) (%S+) %S+ %S+ %S+ %d+ (%d+) ()')
-      local prefix, parts = M.share.prefix_of(all[at])
-      local share = weight and (prefix or all[at] == '*') and M.share.parse(all[at + 1])
+      local prefix, parts = rare.shares.prefix_of(all[at])
+      local share = weight and (prefix or all[at] == '*') and rare.shares.parse(all[at + 1])
       local has_weight = weight == '-' or (whole(weight) or 0) >= 1 and whole(weight) <= 100
       if not share or not has_weight or not priorities[priority] or tonumber(who_bytes) > #all[at + 1] - texts_at + 1 then
         find('layout', K.event_shares, ' has a field ', all[at], ' that is no share: delete that field, and set the share again')
       end
       if share then mode, most = math.max(mode, (share.in_flight or share.rate) and 2 or 1), math.max(most, parts or 0) end
     end
-    local told = shared(K.event_shares_summary, 'string') and call('GET', P .. K.event_shares_summary) or nil
+    local told = shared(K.event_shares_summary, 'string') and redis_call('GET', P .. K.event_shares_summary) or nil
     local due = string.format('%d %d', mode, most)
-    if (told and M.share.epoch_of(told) and string.match(told, '^%d %d+') or '0 0') ~= due then
+    if (told and rare.shares.epoch_of(told) and string.match(told, '^%d %d+') or '0 0') ~= due then
       find('layout', K.event_shares_summary, ' is ', told or 'absent', ', it should begin with ', due, ': set any share')
     end
     -- The check of all keys looks at each member, as an object.
-    local members = hint == 'counts' and shared(K.objects_in_hand, 'zset') and call('ZRANGE', P .. K.objects_in_hand, '0', '999') or {}
+    local members = hint == 'counts' and shared(K.objects_in_hand, 'zset') and redis_call('ZRANGE', P .. K.objects_in_hand, '0', '999') or {}
     for _, member in ipairs(members) do
-      local owner = call('MGET', P .. string.sub(member, 1, -2) .. K.event_worker)[1]
+      local owner = redis_call('MGET', P .. string.sub(member, 1, -2) .. K.event_worker)[1]
       if not owner or owner == 'held' then
         find('layout', K.objects_in_hand, ' has a member ', member, ', but no slot owns this object: `seriatim repair` removes it')
       end
@@ -68,8 +65,8 @@ local function checks_with(find, expect, shared, whole)
 
   -- Checks that the members of event.marks are marks. Looks at the first 1,000.
   local function check_marks()
-    for _, member in ipairs(call('ZRANGE', P .. K.event_marks, '0', '999')) do
-      if member ~= M.marks.MET and not M.marks.is_mark('\0t' .. member) then
+    for _, member in ipairs(redis_call('ZRANGE', P .. K.event_marks, '0', '999')) do
+      if member ~= rare.marks.MET and not rare.marks.is_mark('\0t' .. member) then
         find('layout', K.event_marks, ' has a member ', member, ' that is no mark: remove that member')
       end
     end
@@ -77,11 +74,11 @@ local function checks_with(find, expect, shared, whole)
 
   -- Checks that workers take names from the list of a group.
   local function check_group(subject)
-    local key = M.group.key(subject.name)
+    local key = rare.group.key(subject.name)
     if not expect(key, 'list') then return end
     local is_sound = shared(K.event_groups, 'zset') or shared(K.event_groups, 'none')
-    if is_sound and not (shared(K.event_groups, 'zset') and call('ZSCORE', P .. K.event_groups, subject.name)) then
-      find('layout', 'has ', call('LLEN', key), ' names set aside, but is not in ', K.event_groups, ': no worker takes these names; add the group to ',
+    if is_sound and not (shared(K.event_groups, 'zset') and redis_call('ZSCORE', P .. K.event_groups, subject.name)) then
+      find('layout', 'has ', redis_call('LLEN', key), ' names set aside, but is not in ', K.event_groups, ': no worker takes these names; add the group to ',
         K.event_groups, ' with score 0')
     end
   end
@@ -90,20 +87,20 @@ local function checks_with(find, expect, shared, whole)
   -- more groups than workers make, the names are not counted. If event.groups.times is lost, some of the
   -- names may be marks.
   local function check_groups()
-    local groups = shared(K.event_groups, 'zset') and call('ZRANGE', P .. K.event_groups, '0', M.group.LISTS_MAX + 1) or {}
-    if #groups > M.group.LISTS_MAX + 1 then
-      return find('layout', K.event_groups, ' has more than ', M.group.LISTS_MAX + 1, ' groups')
+    local groups = shared(K.event_groups, 'zset') and redis_call('ZRANGE', P .. K.event_groups, '0', rare.group.LISTS_MAX + 1) or {}
+    if #groups > rare.group.LISTS_MAX + 1 then
+      return find('layout', K.event_groups, ' has more than ', rare.group.LISTS_MAX + 1, ' groups')
     end
     -- Marks in the lists do not count.
     local has_times, count = shared(K.event_groups_times, 'hash'), 0
     for _, group in ipairs(groups) do
-      local names_waiting = try('LLEN', M.group.key(group))
-      local times = has_times and M.group.times_of(call('HGET', P .. K.event_groups_times, group))
+      local names_waiting = redis_try('LLEN', rare.group.key(group))
+      local times = has_times and rare.group.times_of(redis_call('HGET', P .. K.event_groups_times, group))
       -- If the list was lost, its marks may still be counted.
       count = count + math.max((type(names_waiting) == 'number' and names_waiting or 0) - (times and times.marks or 0), 0)
     end
-    local told = shared(K.event_groups_waiting, 'string') and call('GET', P .. K.event_groups_waiting) or '0'
-    local least = count - M.group.unknown_marks(has_times, #groups)
+    local told = shared(K.event_groups_waiting, 'string') and redis_call('GET', P .. K.event_groups_waiting) or '0'
+    local least = count - rare.group.unknown_marks(has_times, #groups)
     if not whole(told) or whole(told) > count or whole(told) < least then
       find('layout', K.event_groups_waiting, ' is ', told, ', but the lists of all groups have ', count, ' names: set it to ', count)
     end

@@ -1,18 +1,17 @@
 -- actions: the common parts of an operator's actions: rights, types, and the record of actions.
--- Uses: rights.missing text.beginning
 local who, why = ARGV[2], ARGV[3]
 
 -- Returns the reply for a missing right or a key of a wrong type; nil if there is neither. `...`:
 -- pairs of a key and its type. Actions call this before their first write, because Redis does not
 -- undo a script that fails halfway.
 local function refused(...)
-  local denied = M.rights.missing()
+  local denied = rare.rights.missing()
   if denied then
     return { 'denied', denied }
   end
   local types = { P .. K.operator_actions, 'stream', P .. K.objects_with_events, 'list', ... }
   for i = 1, #types, 2 do
-    local found = call('TYPE', types[i]).ok
+    local found = redis_call('TYPE', types[i]).ok
     if found ~= types[i + 1] and found ~= 'none' then
       return { 'wrong_type', types[i], found }
     end
@@ -29,12 +28,12 @@ local function event_fields(event)
   if #event <= EVENT_BYTES_MAX then
     return 'event', event
   end
-  return 'event', M.text.beginning(event, EVENT_BYTES_MAX), 'event_bytes', string.format('%d', #event)
+  return 'event', rare.text.beginning(event, EVENT_BYTES_MAX), 'event_bytes', string.format('%d', #event)
 end
 
 -- Adds an action to the record. `...`: more fields and values. Returns the id of the row.
 local function note(action, object, id, ...)
-  return call('XADD', P .. K.operator_actions, 'MAXLEN', '~', '1000', '*', 'action', action, 'who', who, 'why', why, 'object', object, 'id', id, ...)
+  return redis_call('XADD', P .. K.operator_actions, 'MAXLEN', '~', '1000', '*', 'action', action, 'who', who, 'why', why, 'object', object, 'id', id, ...)
 end
 
 -- Records a step of an action on many objects; nothing if `count`, the number of its subjects, is 0.
@@ -52,7 +51,7 @@ local function note_many(record, action, count, first, last, ...)
     return row
   end
   local began_ms
-  local entry = row ~= '' and call('XRANGE', P .. K.operator_actions, row, row)[1]
+  local entry = row ~= '' and redis_call('XRANGE', P .. K.operator_actions, row, row)[1]
   if entry then
     local before = {}
     for i = 1, #entry[2], 2 do
@@ -60,7 +59,7 @@ local function note_many(record, action, count, first, last, ...)
     end
     local sum = tonumber(before.count)
     if sum and before.action == action and before.who == who then
-      call('XDEL', P .. K.operator_actions, row)
+      redis_call('XDEL', P .. K.operator_actions, row)
       count, first = count + sum, before.first or first
       began_ms = before.began_ms or string.match(row, '^%d+')
     end
@@ -74,8 +73,8 @@ end
 
 -- Makes a held object due now, and wakes a worker that waits for markers.
 local function make_due(object)
-  call('ZADD', P .. K.objects_held, '0', object)
-  call('RPUSH', P .. K.objects_with_events, '')
+  redis_call('ZADD', P .. K.objects_held, '0', object)
+  redis_call('RPUSH', P .. K.objects_with_events, '')
 end
 
 return {

@@ -21,26 +21,25 @@
 -- Keeps     I8, and those of the script `cancel`. Schedules that handlers of the ended event have
 --           emitted stay, even under the same key, because the schedule is deleted first
 -- Cost      about 45 commands; for the events that handlers emitted as many as the script `cancel`
--- Uses: actions.note actions.refused cancel.finish cancel.look schedule.member
 local object, key = ARGV[4], ARGV[5]
 local schedules = P .. object .. K.events_scheduled_of
 
-local no = M.actions.refused(KEYS[1], 'zset', schedules, 'hash')
+local no = rare.actions.refused(KEYS[1], 'zset', schedules, 'hash')
 if no then
   return no
 end
-local event, found = M.cancel.look(object, key)
+local event, found = rare.ending.look(object, key)
 if found and found[1] ~= 'running' and found[1] ~= 'absent' then
   return found
 end
 
-local was_scheduled = call('HDEL', schedules, key) + call('ZREM', KEYS[1], M.schedule.member(object, key)) > 0
+local was_scheduled = redis_call('HDEL', schedules, key) + redis_call('ZREM', KEYS[1], rare.schedules.member(object, key)) > 0
 local id = event and event.id or ''
 if event then
-  M.cancel.finish(event)
+  rare.ending.finish(event)
 end
 if event or was_scheduled then
-  M.actions.note('cancel', object, id, 'key', key)
+  rare.actions.note('cancel', object, id, 'key', key)
 end
 if found and found[1] == 'running' then
   return { was_scheduled and 'rescheduled' or 'running', found[2] }

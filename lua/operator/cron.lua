@@ -27,67 +27,65 @@
 --           {'wrong_type', key, its type}
 -- Keeps     I1, I9
 -- Cost      about 25 commands; the job is read and written
--- Uses: actions.note actions.refused cron.last_of cron.last_text cron.parse cron.push cron.text
--- Uses: cron.wrong_queue ids.text names.is_foreign time.now_ms
 local step, name = ARGV[4], ARGV[5]
 local next_key, last_key, wake_key = P .. K.events_cron_next, P .. K.events_cron_last, P .. K.events_scheduled_wake
 
-local no = M.actions.refused(KEYS[1], 'hash', next_key, 'zset', last_key, 'hash', wake_key, 'zset')
+local no = rare.actions.refused(KEYS[1], 'hash', next_key, 'zset', last_key, 'hash', wake_key, 'zset')
 if no then
   return no
 end
-local now = M.ids.text(M.time.now_ms())
-local value = call('HGET', KEYS[1], name)
-local job = value and M.cron.parse(value)
+local now = ids.text(rare.time.now_ms())
+local value = redis_call('HGET', KEYS[1], name)
+local job = value and rare.cron.parse(value)
 
 -- Writes the job. All its ticks up to now count as handled.
 local function write(changed, next_tick)
-  call('HSET', KEYS[1], name, M.cron.text(changed))
-  local _, fired = M.cron.last_of(call('HGET', last_key, name))
-  call('HSET', last_key, name, M.cron.last_text(now, fired))
+  redis_call('HSET', KEYS[1], name, rare.cron.text(changed))
+  local _, fired = rare.cron.last_of(redis_call('HGET', last_key, name))
+  redis_call('HSET', last_key, name, rare.cron.last_text(now, fired))
   if changed.is_paused then
-    call('ZREM', next_key, name)
+    redis_call('ZREM', next_key, name)
   else
-    call('ZADD', next_key, next_tick, name)
-    call('ZADD', wake_key, '0', 'wake')
+    redis_call('ZADD', next_key, next_tick, name)
+    redis_call('ZADD', wake_key, '0', 'wake')
   end
 end
 
 if step == 'set' then
   local new = { id = ARGV[6], since = now, object = ARGV[7], plan = ARGV[8], event = ARGV[9], is_paused = job and job.is_paused or false }
   local next_tick, runs, jobs_max = ARGV[10], ARGV[11] == '1', tonumber(ARGV[12])
-  local jobs = call('HLEN', KEYS[1])
+  local jobs = redis_call('HLEN', KEYS[1])
   if not value and jobs >= jobs_max then
     return { 'too_many', jobs }
   end
   local is_same = job and job.object == new.object and job.plan == new.plan and job.event == new.event
-  local key, found = M.cron.wrong_queue(new.object)
+  local key, found = rare.cron.wrong_queue(new.object)
   if runs and not is_same and key then
     return { 'wrong_type', key, found }
   end
   if not is_same and job and job.plan == new.plan and not job.is_paused then
     -- Only the object or the event has changed, so ticks that are due stay due.
     new.since = job.since
-    call('HSET', KEYS[1], name, M.cron.text(new))
+    redis_call('HSET', KEYS[1], name, rare.cron.text(new))
   elseif not is_same then
     write(new, next_tick)
   end
   if not is_same then
-    M.actions.note('cron-set', new.object, '', 'cron', name)
+    rare.actions.note('cron-set', new.object, '', 'cron', name)
   end
   if runs and not is_same then
-    call('HSET', last_key, name, M.cron.last_text(M.cron.last_of(call('HGET', last_key, name)), now))
-    M.cron.push(new, 1)
-    M.actions.note('cron-run', new.object, '', 'cron', name)
+    redis_call('HSET', last_key, name, rare.cron.last_text(rare.cron.last_of(redis_call('HGET', last_key, name)), now))
+    rare.cron.push(new, 1)
+    rare.actions.note('cron-run', new.object, '', 'cron', name)
   end
   return { 'set', not value and 'new' or is_same and 'same' or 'replaced' }
 elseif not value then
   return { 'not_set' }
 elseif step == 'remove' then
-  call('HDEL', KEYS[1], name)
-  call('HDEL', last_key, name)
-  call('ZREM', next_key, name)
-  M.actions.note('cron-remove', job and job.object or '', '', 'cron', name)
+  redis_call('HDEL', KEYS[1], name)
+  redis_call('HDEL', last_key, name)
+  redis_call('ZREM', next_key, name)
+  rare.actions.note('cron-remove', job and job.object or '', '', 'cron', name)
   return { 'removed' }
 elseif not job then
   return { 'invalid' }
@@ -95,7 +93,7 @@ elseif step == 'pause' then
   if not job.is_paused then
     job.is_paused = true
     write(job)
-    M.actions.note('cron-pause', job.object, '', 'cron', name)
+    rare.actions.note('cron-pause', job.object, '', 'cron', name)
   end
   return { 'paused' }
 elseif step == 'resume' then
@@ -104,16 +102,16 @@ elseif step == 'resume' then
   end
   job.id, job.is_paused = ARGV[7], false
   write(job, ARGV[8])
-  M.actions.note('cron-resume', job.object, '', 'cron', name)
+  rare.actions.note('cron-resume', job.object, '', 'cron', name)
   return { 'resumed' }
 end
-local key, found = M.cron.wrong_queue(job.object)
+local key, found = rare.cron.wrong_queue(job.object)
 if key then
   return { 'wrong_type', key, found }
-elseif M.names.is_foreign(job.object) then
+elseif rare.names.is_foreign(job.object) then
   return { 'invalid' }
 end
-call('HSET', last_key, name, M.cron.last_text(M.cron.last_of(call('HGET', last_key, name)), now))
-M.cron.push(job, 1)
-M.actions.note('cron-run', job.object, '', 'cron', name)
+redis_call('HSET', last_key, name, rare.cron.last_text(rare.cron.last_of(redis_call('HGET', last_key, name)), now))
+rare.cron.push(job, 1)
+rare.actions.note('cron-run', job.object, '', 'cron', name)
 return { 'ran' }

@@ -12,17 +12,16 @@
 -- Keeps     writes nothing
 -- Cost      about 3 commands per job; reads at most 1 MiB of jobs, and one bucket of the hash more.
 --           If there are few jobs, HSCAN returns all of them at once, at most 128
--- Uses: ids.text schedule.scan time.now_ms
 local VALUE_BYTES_MAX = 16384
-local reply = { 'crons', M.ids.text(M.time.now_ms()), '0' }
+local reply = { 'crons', ids.text(rare.time.now_ms()), '0' }
 local names = { ARGV[3] }
 if ARGV[2] == 'all' then
-  names, reply[3] = M.schedule.scan(KEYS[1], ARGV[3], tonumber(ARGV[4]))
+  names, reply[3] = rare.schedules.scan(KEYS[1], ARGV[3], tonumber(ARGV[4]))
 end
 for _, name in ipairs(names) do
-  local value = call('HGET', KEYS[1], name)
+  local value = redis_call('HGET', KEYS[1], name)
   if value then
-    local next_tick, last = call('ZSCORE', P .. K.events_cron_next, name), call('HGET', P .. K.events_cron_last, name)
+    local next_tick, last = redis_call('ZSCORE', P .. K.events_cron_next, name), redis_call('HGET', P .. K.events_cron_last, name)
     reply[#reply + 1] = { name, string.sub(value, 1, VALUE_BYTES_MAX), #value, next_tick or '', last or '' }
   end
 end

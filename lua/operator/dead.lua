@@ -31,11 +31,9 @@
 --           {'wrong_type', key, its type}
 -- Keeps     I1, I4, I7
 -- Cost      about 6 commands per dead letter; reads 1 MiB of events and the rest of the last one
--- Uses: actions.EVENT_BYTES_MAX actions.event_fields actions.note actions.note_many actions.refused
--- Uses: ids.parse names.is_foreign
 local step, record = ARGV[4], ARGV[5]
 
-local no = M.actions.refused(KEYS[1], 'stream')
+local no = rare.actions.refused(KEYS[1], 'stream')
 if no then
   return no
 end
@@ -45,7 +43,7 @@ local BYTES_MAX, bytes_settled = 1048576, 0
 
 -- Retries or drops one dead letter. Returns its word of the reply.
 local function settle(dead_id)
-  local entry = call('XRANGE', KEYS[1], dead_id, dead_id)[1]
+  local entry = redis_call('XRANGE', KEYS[1], dead_id, dead_id)[1]
   if not entry then
     return 'gone'
   end
@@ -56,28 +54,28 @@ local function settle(dead_id)
   local object, id = letter.object or '', letter.id or ''
   bytes_settled = bytes_settled + #(letter.event or '')
   if step == 'drop' then
-    call('XDEL', KEYS[1], dead_id)
+    redis_call('XDEL', KEYS[1], dead_id)
     if record == '' then
-      M.actions.note('drop', object, id, 'dead_id', dead_id, 'error', string.sub(letter.error or '', 1, M.actions.EVENT_BYTES_MAX), M.actions.event_fields(letter.event or ''))
+      rare.actions.note('drop', object, id, 'dead_id', dead_id, 'error', string.sub(letter.error or '', 1, rare.actions.EVENT_BYTES_MAX), rare.actions.event_fields(letter.event or ''))
     end
     return 'dropped'
-  elseif object == '' or M.names.is_foreign(object) or not letter.event then
+  elseif object == '' or rare.names.is_foreign(object) or not letter.event then
     return 'unreadable'
   end
   local queue = P .. object .. K.events
-  local found = call('TYPE', queue).ok
+  local found = redis_call('TYPE', queue).ok
   if found ~= 'list' and found ~= 'none' then
     return 'wrong_type'
   end
-  call('XDEL', KEYS[1], dead_id)
-  call('LPUSH', queue, letter.event)
-  call('LPUSH', P .. K.objects_with_events, object)
+  redis_call('XDEL', KEYS[1], dead_id)
+  redis_call('LPUSH', queue, letter.event)
+  redis_call('LPUSH', P .. K.objects_with_events, object)
   if record == '' then
-    M.actions.note('retry', object, id, 'dead_id', dead_id)
+    rare.actions.note('retry', object, id, 'dead_id', dead_id)
   end
   -- MGET returns nil for a key of a wrong type, which says nothing about the events.
-  local last, own = call('MGET', P .. object .. K.last_event_id)[1], M.ids.parse(id)
-  last = last and M.ids.parse(last)
+  local last, own = redis_call('MGET', P .. object .. K.last_event_id)[1], ids.parse(id)
+  last = last and ids.parse(last)
   return own and last and last > own and 'retried_late' or 'retried'
 end
 
@@ -92,5 +90,5 @@ for i = 6, #ARGV do
   end
   words[#words + 1] = word
 end
-local row = record ~= '' and M.actions.note_many(record, step, count, first, last) or ''
+local row = record ~= '' and rare.actions.note_many(record, step, count, first, last) or ''
 return { 'settled', row, unpack(words) }

@@ -19,16 +19,15 @@
 --           {'wrong_type', key, its type}: a key of all objects has a wrong type
 -- Keeps     as the script `forget`
 -- Cost      about 20 commands; reads the field names of OBJ:event.handled, and deletes this hash
--- Uses: actions.note actions.refused idle.forget ids.parse
 local object = ARGV[4]
 
-local no = M.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset')
+local no = rare.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset')
 if no then
   return no
 end
-local word, detail = M.idle.forget(object)
+local word, detail = rare.idle.forget(object)
 if word == 'forgotten' then
   -- A last id that was written by hand may be any text.
-  M.actions.note('forget', object, M.ids.parse(detail) and detail or '')
+  rare.actions.note('forget', object, ids.parse(detail) and detail or '')
 end
 return { word, detail }

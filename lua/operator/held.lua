@@ -18,7 +18,6 @@
 -- Keeps     writes nothing
 -- Cost      1 command per object in the page, and 4 per 500 names. To look at 1,000 names takes
 --           about 0.2 ms
--- Uses: ids.text time.now_ms
 local which, due, object, count = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local beginning = ARGV[6]
 -- The most objects that one call looks at.
@@ -28,32 +27,32 @@ local NAMES_PER_READ = 500
 
 -- If an object is set aside for its group, its score is its due time below 0. These objects come
 -- first in the list, in the order of their due times. So their places are in reverse order.
-local aside, total = call('ZCOUNT', KEYS[1], '-inf', '(0'), call('ZCARD', KEYS[1])
+local aside, total = redis_call('ZCOUNT', KEYS[1], '-inf', '(0'), redis_call('ZCARD', KEYS[1])
 
-local now_ms = M.ids.text(M.time.now_ms())
+local now_ms = ids.text(rare.time.now_ms())
 local from = 0
-if due ~= '' and call('ZSCORE', KEYS[1], object) == due then
-  local rank = call('ZRANK', KEYS[1], object)
+if due ~= '' and redis_call('ZSCORE', KEYS[1], object) == due then
+  local rank = redis_call('ZRANK', KEYS[1], object)
   from = rank < aside and aside - rank or rank + 1
 elseif string.sub(due, 1, 1) == '-' then
-  from = call('ZCOUNT', KEYS[1], '(' .. due, '(0')
+  from = redis_call('ZCOUNT', KEYS[1], '(' .. due, '(0')
 elseif due ~= '' then
-  from = call('ZCOUNT', KEYS[1], '-inf', '(' .. due)
+  from = redis_call('ZCOUNT', KEYS[1], '-inf', '(' .. due)
 elseif which == 'inf' then
-  from = call('ZCOUNT', KEYS[1], '-inf', '(inf')
+  from = redis_call('ZCOUNT', KEYS[1], '-inf', '(inf')
 end
 -- The highest due time that the page may have, and the number of objects to look at.
 local to = which == 'due' and now_ms or which == 'timed' and '(inf' or 'inf'
-local left = call('ZCOUNT', KEYS[1], '-inf', to) - from
+local left = redis_call('ZCOUNT', KEYS[1], '-inf', to) - from
 local stop = math.max(left - LOOKED_MAX, 0)
 
 -- Returns up to `most` names from the place `from` on.
 local function names_from(most)
   if from >= aside then
-    return call('ZRANGE', KEYS[1], from, from + most - 1)
+    return redis_call('ZRANGE', KEYS[1], from, from + most - 1)
   end
   local first = total - aside + from
-  return call('ZRANGE', KEYS[1], first, math.min(first + most, total) - 1, 'REV')
+  return redis_call('ZRANGE', KEYS[1], first, math.min(first + most, total) - 1, 'REV')
 end
 
 local reply, looked, last = { 'held', now_ms, 0, '', '' }, 0, nil
@@ -65,11 +64,11 @@ local function add(names)
     keys[#keys + 1] = P .. name .. K.event_worker
     keys[#keys + 1] = P .. name .. K.events_held_id
   end
-  local found = #keys > 0 and call('MGET', unpack(keys)) or {}
-  local dues = #keys > 0 and call('ZMSCORE', KEYS[1], unpack(names)) or {}
+  local found = #keys > 0 and redis_call('MGET', unpack(keys)) or {}
+  local dues = #keys > 0 and redis_call('ZMSCORE', KEYS[1], unpack(names)) or {}
   for n, name in ipairs(names) do
     -- A batch of a wrong type has no length. `check` reports it.
-    local len = try('LLEN', P .. name .. K.events_held)
+    local len = redis_try('LLEN', P .. name .. K.events_held)
     local owner, held_id = found[2 * n - 1] or '', found[2 * n] or ''
     reply[#reply + 1] = { name, dues[n], owner, held_id, tonumber(len) or 0 }
   end
@@ -90,6 +89,6 @@ while left > stop and #reply - 5 < count do
 end
 reply[3] = looked
 if last and left > 0 then
-  reply[4], reply[5] = last, call('ZSCORE', KEYS[1], last)
+  reply[4], reply[5] = last, redis_call('ZSCORE', KEYS[1], last)
 end
 return reply

@@ -14,8 +14,7 @@
 --           the whole event
 -- Keeps     writes nothing
 -- Cost      about 2 commands, and 1 per 2 rows. A page ends after the row with which it has 1 MiB
---           (lib/page.lua). To count the rows, Redis also reads the first row
--- Uses: page.each_row text.beginning
+--           (values/page.lua). To count the rows, Redis also reads the first row
 local event_bytes_max = tonumber(ARGV[5])
 
 -- Cuts the event in the fields of a row, and adds its length.
@@ -23,25 +22,25 @@ local function cut(fields)
   for i = 1, #fields, 2 do
     local event = fields[i + 1]
     if fields[i] == 'event' and #event > event_bytes_max then
-      fields[i + 1] = M.text.beginning(event, event_bytes_max)
+      fields[i + 1] = rare.text.beginning(event, event_bytes_max)
       fields[#fields + 1], fields[#fields + 2] = 'event_bytes', string.format('%d', #event)
     end
   end
 end
 
-if call('EXISTS', KEYS[1]) == 0 then
+if redis_call('EXISTS', KEYS[1]) == 0 then
   return { 'log', 0, 0, '0-0', {}, 0 }
 end
 local stream = { ['entries-added'] = 0, ['length'] = 0, ['last-generated-id'] = '0-0' }
 if ARGV[6] == '1' then
   -- The short form of the command reads the last row, too.
-  local info = call('XINFO', 'STREAM', KEYS[1], 'FULL', 'COUNT', 1)
+  local info = redis_call('XINFO', 'STREAM', KEYS[1], 'FULL', 'COUNT', 1)
   for i = 1, #info, 2 do
     stream[info[i]] = info[i + 1]
   end
 end
 local rows = {}
-local more = M.page.each_row(ARGV[1], KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), function(entry)
+local more = rare.page.each_row(ARGV[1], KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), function(entry)
   rows[#rows + 1] = entry
   if event_bytes_max > 0 then
     cut(entry[2])

@@ -16,8 +16,7 @@
 --             value  of each named field, in order; nil for an absent field. If it is cut, a pair:
 --                    its beginning, and the length of the whole value
 -- Keeps     writes nothing
--- Cost      1 command per 2 rows. A page ends after the row with which it has 1 MiB (lib/page.lua)
--- Uses: page.each_row text.beginning
+-- Cost      1 command per 2 rows. A page ends after the row with which it has 1 MiB (values/page.lua)
 local object, command, from = ARGV[2], ARGV[3], ARGV[4]
 local rows, most = string.match(ARGV[5], '^(%d+) (%d+)$')
 rows, most = tonumber(rows), tonumber(most)
@@ -37,11 +36,11 @@ local function cut(value, bytes_max)
   if not value or bytes_max == 0 or #value <= bytes_max then
     return value or false
   end
-  return { M.text.beginning(value, bytes_max), #value }
+  return { rare.text.beginning(value, bytes_max), #value }
 end
 
 local reply = { 'of_object', 0, '', 0 }
-reply[4] = M.page.each_row(command, KEYS[1], from, command == 'XRANGE' and '+' or '-', rows, function(entry)
+reply[4] = rare.page.each_row(command, KEYS[1], from, command == 'XRANGE' and '+' or '-', rows, function(entry)
   reply[2], reply[3] = reply[2] + 1, entry[1]
   if value_of(entry[2], 'object') == object then
     local row = { entry[1] }

@@ -13,17 +13,16 @@
 --                            field of a rule that applies to the object, …}, blocks first
 -- Keeps     writes nothing
 -- Cost      about 4 commands per object
--- Uses: ids.text rules.fields_of time.now_ms
 local from, to, count = ARGV[2], ARGV[3], ARGV[4]
 
-local has_rules = call('TYPE', P .. K.event_rules).ok == 'hash'
+local has_rules = redis_call('TYPE', P .. K.event_rules).ok == 'hash'
 local told, all_rules = {}, {}
 
 -- Adds the fields of the rules that apply to the object to its entry. The reply has the value of
 -- each rule once.
 local function add_rules(entry, object)
-  local fields = M.rules.fields_of(object)
-  for at, value in ipairs(call('HMGET', P .. K.event_rules, unpack(fields))) do
+  local fields = rare.rules.fields_of(object)
+  for at, value in ipairs(redis_call('HMGET', P .. K.event_rules, unpack(fields))) do
     if value then
       entry[#entry + 1] = fields[at]
       if not told[fields[at]] then
@@ -34,14 +33,14 @@ local function add_rules(entry, object)
   end
 end
 
-local now_ms = M.ids.text(M.time.now_ms())
+local now_ms = ids.text(rare.time.now_ms())
 local reply = { 'paused', now_ms, all_rules }
-local page = call('ZRANGE', KEYS[1], from, to, 'BYLEX', 'LIMIT', '0', count)
+local page = redis_call('ZRANGE', KEYS[1], from, to, 'BYLEX', 'LIMIT', '0', count)
 for _, object in ipairs(page) do
   local at = P .. object
-  local found = call('MGET', at .. K.event_worker, at .. K.events_held_id)
+  local found = redis_call('MGET', at .. K.event_worker, at .. K.events_held_id)
   local batch = at .. K.events_held
-  local len = call('TYPE', batch).ok == 'list' and call('LLEN', batch) or 0
+  local len = redis_call('TYPE', batch).ok == 'list' and redis_call('LLEN', batch) or 0
   local entry = { object, found[1] or '', found[2] or '', len }
   if has_rules then
     add_rules(entry, object)

@@ -17,24 +17,23 @@
 --           {'wrong_type', key, its type}
 -- Keeps     I2
 -- Cost      about 6 commands
--- Uses: actions.make_due actions.note actions.refused tag.held_numbers tag.held_why
 local object = ARGV[4]
 
-local no = M.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset')
+local no = rare.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset')
 if no then
   return no
 end
-local found = call('MGET', P .. object .. K.event_worker, P .. object .. K.events_held_id)
-if call('ZSCORE', P .. K.objects_paused, object) then
+local found = redis_call('MGET', P .. object .. K.event_worker, P .. object .. K.events_held_id)
+if redis_call('ZSCORE', P .. K.objects_paused, object) then
   return { 'paused' }
 end
 -- objects.held may have been evicted or deleted. An object whose owner is still `held` would then
 -- wait for ever, so it is released, too.
-if not call('ZSCORE', KEYS[1], object) and found[1] ~= 'held' then
+if not redis_call('ZSCORE', KEYS[1], object) and found[1] ~= 'held' then
   return { 'not_held', found[1] or '' }
 end
 local held_id = found[2] or ''
-local id, held_why = M.tag.held_numbers(held_id), M.tag.held_why(held_id) or ''
-M.actions.make_due(object)
-M.actions.note('release', object, id or '', 'error', held_why)
+local id, held_why = rare.tag.held_numbers(held_id), rare.tag.held_why(held_id) or ''
+rare.actions.make_due(object)
+rare.actions.note('release', object, id or '', 'error', held_why)
 return { 'released', held_why }

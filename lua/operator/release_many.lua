@@ -26,36 +26,35 @@
 -- Keeps     I2
 -- Cost      about 4 commands per object, and 4 more. About 2 ms with 100 objects and reasons of 2
 --           KB
--- Uses: actions.note_many actions.refused tag.held_why text.beginning time.now_ms
 local which, text, record, over_ms = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 local FIRST = 8
 local TEXT_BYTES_MAX = 1000
 
-local no = M.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset')
+local no = rare.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset')
 if no then
   return no
 end
-local now_ms = M.time.now_ms()
+local now_ms = rare.time.now_ms()
 
 -- Makes one object due after this part of the time. Returns its word of the reply.
 local function release(object, part)
-  if call('ZSCORE', P .. K.objects_paused, object) then
+  if redis_call('ZSCORE', P .. K.objects_paused, object) then
     return 'paused'
   end
-  local due = call('ZSCORE', KEYS[1], object)
+  local due = redis_call('ZSCORE', KEYS[1], object)
   if not due then
     return 'not_held'
   elseif which == 'inf' and due ~= 'inf' then
     return 'other'
   end
-  local held_id = call('MGET', P .. object .. K.events_held_id)[1] or ''
-  local held_why = M.tag.held_why(held_id) or ''
+  local held_id = redis_call('MGET', P .. object .. K.events_held_id)[1] or ''
+  local held_why = rare.tag.held_why(held_id) or ''
   if text ~= '' and not string.find(held_why, text, 1, true) then
     return 'other'
   elseif due ~= 'inf' and tonumber(due) <= now_ms + over_ms then
     return 'due'
   end
-  call('ZADD', KEYS[1], over_ms == 0 and '0' or now_ms + math.floor(over_ms * part), object)
+  redis_call('ZADD', KEYS[1], over_ms == 0 and '0' or now_ms + math.floor(over_ms * part), object)
   return 'released'
 end
 
@@ -69,14 +68,14 @@ for i = FIRST, #ARGV do
 end
 if count > 0 then
   -- This wakes a worker that waits for markers.
-  call('RPUSH', P .. K.objects_with_events, '')
+  redis_call('RPUSH', P .. K.objects_with_events, '')
 end
 local conditions = {}
 if which == 'inf' then
   conditions = { 'until_released', '1' }
 end
 if text ~= '' then
-  conditions[#conditions + 1], conditions[#conditions + 2] = 'held_why', M.text.beginning(text, TEXT_BYTES_MAX)
+  conditions[#conditions + 1], conditions[#conditions + 2] = 'held_why', rare.text.beginning(text, TEXT_BYTES_MAX)
 end
-local row = M.actions.note_many(record, 'release', count, first, last, unpack(conditions))
+local row = rare.actions.note_many(record, 'release', count, first, last, unpack(conditions))
 return { 'released', row, unpack(words) }

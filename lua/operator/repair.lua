@@ -31,19 +31,16 @@
 --           of a queue that is searched for a schedule, and 1 per name in the list of a worker. After
 --           1,000 of these entries or 1 MiB the other subjects need a further call. So a call moves or
 --           reads up to 2,000 entries. All rules, shares and groups for `shared`
--- Uses: actions.note_many actions.refused mend.again mend.begin mend.doing mend.is_full mend.results
--- Uses: object.mend orphan.mend rebuild.cron rebuild.emitted rebuild.group rebuild.name
--- Uses: rebuild.schedule rebuild.shared
 local record, due_ms, all_lists, dead = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
-if M.mend.doing then
-  local no = M.actions.refused(KEYS[1], 'hash')
+if rare.mend.doing then
+  local no = rare.actions.refused(KEYS[1], 'hash')
   if no then
     return no
   end
 end
 for _, key in ipairs(SHARED_TYPES) do
-  local found = call('TYPE', P .. key[1]).ok
+  local found = redis_call('TYPE', P .. key[1]).ok
   if found ~= key[2] and found ~= 'none' then
     return { 'wrong_type', P .. key[1], found }
   end
@@ -59,17 +56,17 @@ for at = 9, #ARGV, 3 do
 end
 
 local mend = {
-  object = M.object.mend, worker = M.orphan.mend, name = M.rebuild.name, group = M.rebuild.group, schedule = M.rebuild.schedule,
-  cron = M.rebuild.cron, emitted = M.rebuild.emitted, shared = M.rebuild.shared,
+  object = rare.object.mend, worker = rare.orphan.mend, name = rare.rebuild.name, group = rare.rebuild.group, schedule = rare.rebuild.schedule,
+  cron = rare.rebuild.cron, emitted = rare.rebuild.emitted, shared = rare.rebuild.shared,
 }
 for at, subject in ipairs(subjects) do
-  M.mend.begin(subjects, at)
-  if M.mend.is_full() then
-    M.mend.again()
+  rare.mend.begin(subjects, at)
+  if rare.mend.is_full() then
+    rare.mend.again()
   else
     mend[subject.kind](subject, others)
   end
 end
-local told, steps, first, last = M.mend.results()
-local row = M.mend.doing and M.actions.note_many(record, 'repair', steps, first, last) or ''
+local told, steps, first, last = rare.mend.results()
+local row = rare.mend.doing and rare.actions.note_many(record, 'repair', steps, first, last) or ''
 return { 'repaired', row, told }

@@ -25,35 +25,33 @@
 --           {'wrong_type', key, its type}
 -- Keeps     I1 to I7: holds and wakes no object
 -- Cost      about 20 commands, one of which reads all rules
--- Uses: actions.note actions.refused actions.who actions.why ids.text rules.field rules.is_in_force
--- Uses: rules.next_of rules.parse rules.text rules.write_next time.now_ms
 local step, kind, selector, for_ms, rules_max = ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local field = M.rules.field(kind, selector)
+local field = rare.rules.field(kind, selector)
 
-local no = M.actions.refused(KEYS[1], 'hash')
+local no = rare.actions.refused(KEYS[1], 'hash')
 if no then
   return no
 end
-local now_ms = M.time.now_ms()
-local value = call('HGET', KEYS[1], field)
-local rule = value and M.rules.parse(value)
+local now_ms = rare.time.now_ms()
+local value = redis_call('HGET', KEYS[1], field)
+local rule = value and rare.rules.parse(value)
 
 -- Writes the rule, and the time at which workers must next wake objects of a rule.
 local function write(changed)
-  call('HSET', KEYS[1], field, M.rules.text(changed))
-  M.rules.write_next(M.rules.next_of(call('HGETALL', KEYS[1])))
+  redis_call('HSET', KEYS[1], field, rare.rules.text(changed))
+  rare.rules.write_next(rare.rules.next_of(redis_call('HGETALL', KEYS[1])))
 end
 
 if step == 'set' then
   -- The field `next` is no rule, so it does not count.
-  local others = call('HLEN', KEYS[1]) - 1
+  local others = redis_call('HLEN', KEYS[1]) - 1
   if not value and others >= rules_max then
     return { 'too_many', others }
   end
   local ends = for_ms > 0 and now_ms + for_ms or 0
-  write({ set = M.ids.text(now_ms), ends = ends, lifted = false, who = M.actions.who, cursor = '', why = M.actions.why })
-  M.actions.note(kind, selector, '')
-  return { 'set', not rule and 'new' or M.rules.is_in_force(rule.ends, rule.lifted, now_ms) and 'again' or 'revived' }
+  write({ set = ids.text(now_ms), ends = ends, lifted = false, who = rare.actions.who, cursor = '', why = rare.actions.why })
+  rare.actions.note(kind, selector, '')
+  return { 'set', not rule and 'new' or rare.rules.is_in_force(rule.ends, rule.lifted, now_ms) and 'again' or 'revived' }
 end
 
 if not value then
@@ -65,6 +63,6 @@ end
 rule = rule or { set = '0', ends = 0, who = '', cursor = '', why = '' }
 rule.lifted = true
 write(rule)
-call('RPUSH', P .. K.objects_with_events, '')
-M.actions.note(kind == 'pause' and 'resume' or 'unblock', selector, '')
+redis_call('RPUSH', P .. K.objects_with_events, '')
+rare.actions.note(kind == 'pause' and 'resume' or 'unblock', selector, '')
 return { 'lifted' }

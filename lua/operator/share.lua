@@ -33,26 +33,22 @@
 -- Cost      about 30 commands, one of which reads all shares (at most 1,024), one reads all groups (at
 --           most 2,049), and one moves groups (at most 2,049); objects.in.hand has at most the objects
 --           of all slots
--- Uses: actions.note actions.refused actions.who actions.why group.LISTS_MAX group.REST ids.text
--- Uses: share.CLASS share.PARKED share.PARTS_MAX share.SHARES_MAX share.class_of share.epoch_of
--- Uses: share.parse share.pass_behind share.prefix_of share.used_of share.used_text share.weigh
--- Uses: text.beginning time.now_ms
 local TEXT_BYTES_MAX = 200
 local step, selector, epoch = ARGV[4], ARGV[5], ARGV[6]
 local groups_key, summary_key, turns_key = P .. K.event_groups, P .. K.event_shares_summary, P .. K.event_groups_turns
 local used_key, blocked_key, in_hand_key = P .. K.event_shares_used, P .. K.event_groups_blocked, P .. K.objects_in_hand
 
-local no = M.actions.refused(
+local no = rare.actions.refused(
   KEYS[1], 'hash', groups_key, 'zset', summary_key, 'string', turns_key, 'string', used_key, 'hash', blocked_key, 'zset', in_hand_key, 'zset'
 )
 if no then
   return no
 end
-local epoch_before = M.share.epoch_of(call('GET', summary_key))
+local epoch_before = rare.shares.epoch_of(redis_call('GET', summary_key))
 if step == 'count' then
   if not epoch_before then
-    epoch_before = M.ids.text(M.time.now_ms())
-    call('SET', summary_key, '0 0 ' .. epoch_before)
+    epoch_before = ids.text(rare.time.now_ms())
+    redis_call('SET', summary_key, '0 0 ' .. epoch_before)
   end
   return { 'counting', tonumber(epoch_before) }
 end
@@ -61,10 +57,10 @@ end
 -- returns the parts of the shares that set a priority, by prefix, and the lengths of these prefixes in
 -- bytes.
 local function read_shares()
-  local all, mode, most, shares, lengths = call('HGETALL', KEYS[1]), 0, 0, {}, {}
+  local all, mode, most, shares, lengths = redis_call('HGETALL', KEYS[1]), 0, 0, {}, {}
   for at = 1, #all, 2 do
-    local prefix, parts = M.share.prefix_of(all[at])
-    local share = (prefix or all[at] == '*') and M.share.parse(all[at + 1])
+    local prefix, parts = rare.shares.prefix_of(all[at])
+    local share = (prefix or all[at] == '*') and rare.shares.parse(all[at + 1])
     if share then
       mode = math.max(mode, (share.in_flight or share.rate) and 2 or 1)
       most = math.max(most, parts or 0)
@@ -80,7 +76,7 @@ end
 -- shortest first. Others are left out, because each text costs time.
 local function prefixes_of(group, lengths)
   local prefixes, at = {}, 0
-  for _ = 1, M.share.PARTS_MAX do
+  for _ = 1, rare.shares.PARTS_MAX do
     at = string.find(group, ':', at + 1, true)
     if not at then
       prefixes[#prefixes + 1] = group
@@ -96,16 +92,16 @@ end
 -- others. Moves each group whose priority has changed to the scores of its new priority, one claim
 -- behind the first of the groups that stay there.
 local function move_groups(shares, lengths)
-  local found = call('ZRANGE', groups_key, '0', M.group.LISTS_MAX, 'WITHSCORES')
+  local found = redis_call('ZRANGE', groups_key, '0', rare.group.LISTS_MAX, 'WITHSCORES')
   local moving, class_of, parked, passes = {}, {}, {}, {}
   -- By class: the lowest pass of the groups that have turns, and of those that wait for a limit.
   local lowest, lowest_parked = {}, {}
   for k = 1, #found, 2 do
     local group, score = found[k], tonumber(found[k + 1])
-    local is_parked = score >= M.share.PARKED - M.share.CLASS
-    local pass = is_parked and score - M.share.PARKED or score
-    local before, _, class = M.share.class_of(pass), M.share.weigh(prefixes_of(group, lengths), shares)
-    if class ~= before and group ~= M.group.REST then
+    local is_parked = score >= rare.shares.PARKED - rare.shares.CLASS
+    local pass = is_parked and score - rare.shares.PARKED or score
+    local before, _, class = rare.shares.class_of(pass), rare.shares.weigh(prefixes_of(group, lengths), shares)
+    if class ~= before and group ~= rare.group.REST then
       moving[#moving + 1], class_of[group] = group, class
     elseif is_parked then
       parked[group], lowest_parked[before] = pass, math.min(lowest_parked[before] or pass, pass)
@@ -114,29 +110,29 @@ local function move_groups(shares, lengths)
     end
   end
   for group, pass in pairs(parked) do
-    local class = M.share.class_of(pass)
+    local class = rare.shares.class_of(pass)
     local shift = math.max((lowest[class] or lowest_parked[class]) - lowest_parked[class], 0)
     passes[#passes + 1], passes[#passes + 2] = string.format('%.17g', pass + shift), group
   end
   local first = {}
   for class = -1, 1 do
-    first[class] = M.share.pass_behind(lowest[class] or lowest_parked[class], class)
+    first[class] = rare.shares.pass_behind(lowest[class] or lowest_parked[class], class)
   end
   for _, group in ipairs(moving) do
     passes[#passes + 1], passes[#passes + 2] = first[class_of[group]], group
   end
   if passes[1] then
-    call('ZADD', groups_key, unpack(passes))
+    redis_call('ZADD', groups_key, unpack(passes))
   end
 end
 
 -- Keeps a new rate from waiting for events that were taken under an older one.
 local function cap_used()
-  local share, used_text = M.share.parse(call('HGET', KEYS[1], selector)), call('HGET', used_key, selector)
+  local share, used_text = rare.shares.parse(redis_call('HGET', KEYS[1], selector)), redis_call('HGET', used_key, selector)
   if share and share.rate and used_text then
-    local used, now_ms = M.share.used_of(used_text), M.time.now_ms()
+    local used, now_ms = rare.shares.used_of(used_text), rare.time.now_ms()
     local most = now_ms * 1000 + (share.burst or 1) * 1000000 / share.rate
-    call('HSET', used_key, selector, M.share.used_text(used, 0, math.min(used.tat, most), now_ms))
+    redis_call('HSET', used_key, selector, rare.shares.used_text(used, 0, math.min(used.tat, most), now_ms))
   end
 end
 
@@ -144,38 +140,38 @@ end
 local function follow()
   local mode, most, shares, lengths = read_shares()
   if mode > 0 then
-    call('SET', summary_key, string.format('%d %d %s', mode, most, epoch_before or M.ids.text(M.time.now_ms())))
+    redis_call('SET', summary_key, string.format('%d %d %s', mode, most, epoch_before or ids.text(rare.time.now_ms())))
   else
-    call('DEL', summary_key, turns_key, used_key, in_hand_key)
+    redis_call('DEL', summary_key, turns_key, used_key, in_hand_key)
   end
-  call('DEL', blocked_key)
+  redis_call('DEL', blocked_key)
   move_groups(shares, lengths)
-  call('RPUSH', P .. K.objects_with_events, '')
+  redis_call('RPUSH', P .. K.objects_with_events, '')
 end
 
-local is_set = call('HGET', KEYS[1], selector) ~= false
+local is_set = redis_call('HGET', KEYS[1], selector) ~= false
 if step == 'set' then
   if epoch ~= epoch_before then
     return { 'restart' }
   end
-  local count = call('HLEN', KEYS[1])
-  if not is_set and count >= M.share.SHARES_MAX then
+  local count = redis_call('HLEN', KEYS[1])
+  if not is_set and count >= rare.shares.SHARES_MAX then
     return { 'too_many', count }
   end
   -- Both texts are cut, because a call reads all shares.
-  local who, why = M.text.beginning(M.actions.who, TEXT_BYTES_MAX), M.text.beginning(M.actions.why, TEXT_BYTES_MAX)
-  local parts = table.concat({ ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11], M.ids.text(M.time.now_ms()), #who }, ' ')
-  call('HSET', KEYS[1], selector, parts .. ' ' .. who .. why)
+  local who, why = rare.text.beginning(rare.actions.who, TEXT_BYTES_MAX), rare.text.beginning(rare.actions.why, TEXT_BYTES_MAX)
+  local parts = table.concat({ ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11], ids.text(rare.time.now_ms()), #who }, ' ')
+  redis_call('HSET', KEYS[1], selector, parts .. ' ' .. who .. why)
   cap_used()
   follow()
-  M.actions.note('share-set', selector, '')
+  rare.actions.note('share-set', selector, '')
   return { 'set', is_set and 'again' or 'new' }
 end
 if not is_set then
   return { 'not_set' }
 end
-call('HDEL', KEYS[1], selector)
-call('HDEL', used_key, selector)
+redis_call('HDEL', KEYS[1], selector)
+redis_call('HDEL', used_key, selector)
 follow()
-M.actions.note('share-remove', selector, '')
+rare.actions.note('share-remove', selector, '')
 return { 'removed' }

@@ -29,29 +29,27 @@
 -- Keeps     I2, I4, I5. The rest of the batch keeps its hand-outs, so that no tag comes twice
 -- Cost      about 15 commands; 1 per event that handlers emitted, 2 per object of these, and up
 --           to 3 per event scheduled
--- Uses: actions.make_due actions.note actions.refused emits.parse emits.push emits.results_of
--- Uses: emits.wrong_key ids.after ids.parse ids.text tag.held_numbers tag.held_text tag.held_why
 local object, expected = ARGV[4], ARGV[5]
 local batch = P .. object .. K.events_held
 
-local no = M.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset', P .. K.event_log, 'stream', P .. K.meta, 'hash',
+local no = rare.actions.refused(KEYS[1], 'zset', P .. K.objects_paused, 'zset', P .. K.event_log, 'stream', P .. K.meta, 'hash',
   P .. K.events_dead, 'stream', batch, 'list', P .. object .. K.events_held_id, 'string',
   P .. object .. K.last_event_id, 'string', P .. object .. K.event_handled, 'hash')
 if no then
   return no
 end
-local found = call('MGET', P .. object .. K.event_worker, P .. object .. K.events_held_id, P .. object .. K.last_event_id)
-if call('ZSCORE', P .. K.objects_paused, object) then
+local found = redis_call('MGET', P .. object .. K.event_worker, P .. object .. K.events_held_id, P .. object .. K.last_event_id)
+if redis_call('ZSCORE', P .. K.objects_paused, object) then
   return { 'paused' }
 end
-if found[1] ~= 'held' or not call('ZSCORE', KEYS[1], object) then
+if found[1] ~= 'held' or not redis_call('ZSCORE', KEYS[1], object) then
   return { 'not_held', found[1] or '' }
 end
 local held_id = found[2] or ''
-local first, handouts, attempts, crashes = M.tag.held_numbers(held_id)
-local held_why = M.tag.held_why(held_id) or ''
-local event = call('LINDEX', batch, -1)
-if not first or not M.ids.parse(first) or first == '0' or not event then
+local first, handouts, attempts, crashes = rare.tag.held_numbers(held_id)
+local held_why = rare.tag.held_why(held_id) or ''
+local event = redis_call('LINDEX', batch, -1)
+if not first or not ids.parse(first) or first == '0' or not event then
   return { 'no_batch', held_why }
 elseif expected ~= '' and expected ~= first then
   return { 'other', first }
@@ -61,44 +59,44 @@ end
 -- progress is of a later event of the batch, it stays; the handlers of all earlier events have then
 -- finished.
 local handled = P .. object .. K.event_handled
-local kept = call('HGETALL', handled)
-local handled_id, emits = M.emits.parse(kept)
-local is_over = handled_id <= M.ids.parse(first)
+local kept = redis_call('HGETALL', handled)
+local handled_id, emits = rare.emits.parse(kept)
+local is_over = handled_id <= ids.parse(first)
 if is_over and not emits then
   return { 'wrong_type', handled, 'hash that cannot be read' }
 elseif is_over then
-  local wrong, kind = M.emits.wrong_key(emits)
+  local wrong, kind = rare.emits.wrong_key(emits)
   if wrong then
     return { 'wrong_type', P .. wrong, kind }
   end
 end
 
-local last = found[3] and M.ids.parse(found[3]) and found[3] or '0'
-local fields = { 'id', first, 'prev', last, 'object', object, 'event', event, 'error', 'skipped: ' .. held_why, 'attempts', M.ids.text(attempts) }
-local dead_id = call('XADD', P .. K.events_dead, '*', unpack(fields))
-if call('HGET', P .. K.meta, 'event.log') then
-  local results = handled_id == M.ids.parse(first) and M.emits.results_of(kept)
+local last = found[3] and ids.parse(found[3]) and found[3] or '0'
+local fields = { 'id', first, 'prev', last, 'object', object, 'event', event, 'error', 'skipped: ' .. held_why, 'attempts', ids.text(attempts) }
+local dead_id = redis_call('XADD', P .. K.events_dead, '*', unpack(fields))
+if redis_call('HGET', P .. K.meta, 'event.log') then
+  local results = handled_id == ids.parse(first) and rare.emits.results_of(kept)
   if results then
     fields[#fields + 1], fields[#fields + 2] = 'results', results
   end
   -- Workers trim the log.
-  call('XADD', P .. K.event_log, '*', 'status', 'dead', unpack(fields))
+  redis_call('XADD', P .. K.event_log, '*', 'status', 'dead', unpack(fields))
 end
-call('RPOP', batch)
+redis_call('RPOP', batch)
 if is_over then
-  call('DEL', handled)
-  M.emits.push(emits)
+  redis_call('DEL', handled)
+  rare.emits.push(emits)
 end
-call('DEL', P .. object .. K.event_errors, P .. object .. K.event_key)
-local left = call('LLEN', batch)
+redis_call('DEL', P .. object .. K.event_errors, P .. object .. K.event_key)
+local left = redis_call('LLEN', batch)
 if left > 0 then
   -- As with any event that leaves a batch, the attempts start again at 0, because they were
   -- attempts of this event. One crash stays, because a later event may have killed the worker.
-  local rest = M.ids.text(M.ids.after(tonumber(first), 1))
-  call('SET', P .. object .. K.events_held_id, M.tag.held_text(rest, handouts, 0, math.min(crashes, 1), 'skip'))
+  local rest = ids.text(ids.after(tonumber(first), 1))
+  redis_call('SET', P .. object .. K.events_held_id, rare.tag.held_text(rest, handouts, 0, math.min(crashes, 1), 'skip'))
 else
-  call('DEL', P .. object .. K.events_held_id)
+  redis_call('DEL', P .. object .. K.events_held_id)
 end
-M.actions.make_due(object)
-M.actions.note('skip', object, first, 'dead_id', dead_id, 'error', held_why)
+rare.actions.make_due(object)
+rare.actions.note('skip', object, first, 'dead_id', dead_id, 'error', held_why)
 return { 'skipped', first, dead_id, left }

@@ -8,10 +8,10 @@
 --           the id `0-0`. A key of another type is an error, WRONGTYPE
 -- Keeps     writes nothing
 -- Cost      2 commands. Redis reads the first row; the short form of XINFO reads the last one, too
-if call('EXISTS', KEYS[1]) == 0 then
+if redis_call('EXISTS', KEYS[1]) == 0 then
   return { 'stream', 0, 0, '0-0' }
 end
-local info, stream = call('XINFO', 'STREAM', KEYS[1], 'FULL', 'COUNT', 1), {}
+local info, stream = redis_call('XINFO', 'STREAM', KEYS[1], 'FULL', 'COUNT', 1), {}
 for i = 1, #info, 2 do
   stream[info[i]] = info[i + 1]
 end

@@ -23,28 +23,27 @@
 --           lease
 -- Keeps     writes only these three keys
 -- Cost      about 4 commands
--- Uses: lease.cut
 local step, name, token, lease_ms = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local state = P .. K.PROJECTION .. name .. K.event_projection
 local lease = P .. K.PROJECTION .. name .. K.event_projection_lease
 
-local holder = call('GET', lease)
+local holder = redis_call('GET', lease)
 if step == 'open' then
   if holder and holder ~= token then
-    M.lease.cut(lease, tonumber(lease_ms))
+    rare.lease.cut(lease, tonumber(lease_ms))
     return { 'lost' }
   end
-  local position, saved = call('HGET', KEYS[1], name), call('GET', state)
-  call('SET', lease, token, 'PX', lease_ms)
+  local position, saved = redis_call('HGET', KEYS[1], name), redis_call('GET', state)
+  redis_call('SET', lease, token, 'PX', lease_ms)
   return { 'ok', position or '', saved or '' }
 elseif holder ~= token then
   return { 'lost' }
 elseif step == 'close' then
-  call('DEL', lease)
+  redis_call('DEL', lease)
   return { 'ok' }
 elseif step == 'save' then
-  call('HSET', KEYS[1], name, ARGV[6])
-  call('SET', state, ARGV[7])
+  redis_call('HSET', KEYS[1], name, ARGV[6])
+  redis_call('SET', state, ARGV[7])
 end
-call('PEXPIRE', lease, lease_ms)
+redis_call('PEXPIRE', lease, lease_ms)
 return { 'ok' }

@@ -1,9 +1,4 @@
 -- rebuild: puts right what only an index knows: names, groups, schedules, cron jobs and shared keys.
--- Uses: cron.parse group.LISTS_MAX group.key group.times_of group.unknown_marks ids.parse ids.text
--- Uses: jump.beyond marks.MET marks.is_mark mend.leave mend.spend mend.step names.is_foreign
--- Uses: registry.parse registry.watch rules.next_of rules.next_text rules.write_next
--- Uses: schedule.due_of schedule.parse schedule.queued schedule.referred share.CLASS share.PARKED
--- Uses: share.epoch_of share.first_pass share.parse share.prefix_of time.now_ms
 
 -- The most entries of a queue, and about the most bytes, that are read to find a reference.
 local ENTRIES_MAX, BYTES_MAX = 1000, 1048576
@@ -12,11 +7,11 @@ local NEVER_MS, MARKS_MAX = 9007199254740991, 1000
 -- Raises the counter of ids above `known`, if it is not there yet. No id may be given twice.
 local function rise(known, whose)
   local key = P .. K.next_event_id
-  local given = M.ids.parse(call('GET', key) or '') or 0
+  local given = ids.parse(redis_call('GET', key) or '') or 0
   if known > given then
-    local next_id = M.ids.text(M.jump.beyond(known))
-    M.mend.step('ids', K.next_event_id .. ' rises from ' .. M.ids.text(given) .. ' to ' .. next_id .. ', above ' .. whose, function()
-      call('SET', key, next_id)
+    local next_id = ids.text(rare.jump.beyond(known))
+    rare.mend.step('ids', K.next_event_id .. ' rises from ' .. ids.text(given) .. ' to ' .. next_id .. ', above ' .. whose, function()
+      redis_call('SET', key, next_id)
     end)
   end
 end
@@ -25,15 +20,15 @@ end
 -- oldest entries of the queue; nil if there is none. Also returns whether it has read all entries.
 local function reference(object, key)
   local queue, score, bytes = P .. object .. K.events, nil, 0
-  local count = call('LLEN', queue)
+  local count = redis_call('LLEN', queue)
   for i = 1, math.min(count, ENTRIES_MAX) do
-    local text = call('LINDEX', queue, -i)
-    local time_us, of = M.schedule.referred(text)
+    local text = redis_call('LINDEX', queue, -i)
+    local time_us, of = rare.schedules.referred(text)
     if of == key then
-      score = M.schedule.queued(tonumber(time_us), key)
+      score = rare.schedules.queued(tonumber(time_us), key)
     end
     bytes = bytes + #text
-    M.mend.spend(1, #text)
+    rare.mend.spend(1, #text)
     if bytes >= BYTES_MAX then
       return score, i == count
     end
@@ -43,31 +38,31 @@ end
 
 -- Puts a schedule right. `others.due_ms`: the due time for schedules that have lost it, or nil.
 local function mend_schedule(subject, others)
-  local object, key = M.schedule.parse(subject.name)
+  local object, key = rare.schedules.parse(subject.name)
   local set = P .. K.events_scheduled
-  if not object or object == '' or M.names.is_foreign(object) then
-    return M.mend.leave(K.events_scheduled .. ' has a member that is no object and key: remove it')
+  if not object or object == '' or rare.names.is_foreign(object) then
+    return rare.mend.leave(K.events_scheduled .. ' has a member that is no object and key: remove it')
   end
   local hash = P .. object .. K.events_scheduled_of
-  local found, queue = call('TYPE', hash).ok, call('TYPE', P .. object .. K.events).ok
+  local found, queue = redis_call('TYPE', hash).ok, redis_call('TYPE', P .. object .. K.events).ok
   if found ~= 'hash' and found ~= 'none' or queue ~= 'list' and queue ~= 'none' then
-    return M.mend.leave(object .. ' has a key of a wrong type: see the repair of the object')
+    return rare.mend.leave(object .. ' has a key of a wrong type: see the repair of the object')
   end
-  local score, has_event = call('ZSCORE', set, subject.name), call('HEXISTS', hash, key) == 1
+  local score, has_event = redis_call('ZSCORE', set, subject.name), redis_call('HEXISTS', hash, key) == 1
   local function put(due, what)
-    M.mend.step('schedule', what, function()
-      call('ZADD', set, due, subject.name)
-      call('ZADD', P .. K.events_scheduled_wake, '0', 'wake')
+    rare.mend.step('schedule', what, function()
+      redis_call('ZADD', set, due, subject.name)
+      redis_call('ZADD', P .. K.events_scheduled_wake, '0', 'wake')
     end)
   end
   if not has_event then
-    return score and M.mend.step('removed', 'its due time is removed, because it has no event', function()
-      call('ZREM', set, subject.name)
+    return score and rare.mend.step('removed', 'its due time is removed, because it has no event', function()
+      redis_call('ZREM', set, subject.name)
     end)
   end
   local due, is_queued = nil, false
   if score then
-    due, is_queued = M.schedule.due_of(score)
+    due, is_queued = rare.schedules.due_of(score)
   end
   if due and not is_queued and math.abs(tonumber(due) or NEVER_MS + 1) <= NEVER_MS then
     return
@@ -76,31 +71,31 @@ local function mend_schedule(subject, others)
   if is_queued and (queued_score or not is_whole) then
     return
   elseif is_queued then
-    put(M.time.now_ms(), 'was queued, but the queue has lost it: it is due now')
+    put(rare.time.now_ms(), 'was queued, but the queue has lost it: it is due now')
   elseif queued_score then
     put(queued_score, 'its event is queued: its place in the queue counts again')
   elseif others.due_ms then
     put(others.due_ms, 'has lost its due time: it is due at ' .. others.due_ms .. ' (ms since 1970)')
   else
-    M.mend.leave('has lost its due time: schedule it again, cancel it, or give --schedules-due TIME for all such schedules')
+    rare.mend.leave('has lost its due time: schedule it again, cancel it, or give --schedules-due TIME for all such schedules')
   end
 end
 
 -- Puts the next tick of a cron job right. The score only says when a process looks at the job.
 local function mend_cron(subject)
   local name, ticks = subject.name, P .. K.events_cron_next
-  local value, tick = call('HGET', P .. K.events_cron, name), call('ZSCORE', ticks, name)
-  local job = value and M.cron.parse(value)
+  local value, tick = redis_call('HGET', P .. K.events_cron, name), redis_call('ZSCORE', ticks, name)
+  local job = value and rare.cron.parse(value)
   if value and not job then
-    M.mend.leave(K.events_cron .. ' has a value that is no cron job: set or remove it')
+    rare.mend.leave(K.events_cron .. ' has a value that is no cron job: set or remove it')
   elseif tick and (not value or job.is_paused) then
-    M.mend.step('removed', 'its next tick is removed, because ' .. (value and 'it is paused' or 'there is no such job'), function()
-      call('ZREM', ticks, name)
+    rare.mend.step('removed', 'its next tick is removed, because ' .. (value and 'it is paused' or 'there is no such job'), function()
+      redis_call('ZREM', ticks, name)
     end)
   elseif job and not tick and not job.is_paused then
-    M.mend.step('cron', 'has a next tick again: a worker process computes its time', function()
-      call('ZADD', ticks, '0', name)
-      call('ZADD', P .. K.events_scheduled_wake, '0', 'wake')
+    rare.mend.step('cron', 'has a next tick again: a worker process computes its time', function()
+      redis_call('ZADD', ticks, '0', name)
+      redis_call('ZADD', P .. K.events_scheduled_wake, '0', 'wake')
     end)
   end
 end
@@ -108,35 +103,35 @@ end
 -- Puts a worker name into one of the two sets of names.
 local function mend_name(subject)
   local name, watched, departed = subject.name, P .. K.event_workers_watched, P .. K.event_workers_departed
-  local value = call('HGET', P .. K.event_workers, name)
+  local value = redis_call('HGET', P .. K.event_workers, name)
   if not value then
     return
   end
-  local slots = M.registry.parse(value)
+  local slots = rare.registry.parse(value)
   if slots < 1 then
-    return M.mend.leave('its value in ' .. K.event_workers .. ' is not slots, token and time: start a worker with this name')
+    return rare.mend.leave('its value in ' .. K.event_workers .. ' is not slots, token and time: start a worker with this name')
   end
-  local in_watched, in_departed = call('ZSCORE', watched, name), call('ZSCORE', departed, name)
+  local in_watched, in_departed = redis_call('ZSCORE', watched, name), redis_call('ZSCORE', departed, name)
   if not in_watched and not in_departed or in_watched and in_departed then
-    M.mend.step('name', 'is in ' .. K.event_workers_watched .. ', so that sweeps look at it', function()
-      M.registry.watch(name, M.time.now_ms())
+    rare.mend.step('name', 'is in ' .. K.event_workers_watched .. ', so that sweeps look at it', function()
+      rare.registry.watch(name, rare.time.now_ms())
     end)
   end
 end
 
 -- Lets workers take the names of a group again.
 local function mend_group(subject)
-  local key = M.group.key(subject.name)
-  local found = call('TYPE', key).ok
+  local key = rare.group.key(subject.name)
+  local found = redis_call('TYPE', key).ok
   if found ~= 'list' then
-    return found ~= 'none' and M.mend.leave('its list is a ' .. found .. ': move it away')
-  elseif not call('ZSCORE', P .. K.event_groups, subject.name) then
-    local times = M.group.times_of(call('HGET', P .. K.event_groups_times, subject.name))
-    local count = math.max(call('LLEN', key) - (times and times.marks or 0), 0)
-    M.mend.step('group', 'has ' .. count .. ' names set aside: it is in ' .. K.event_groups .. ' again', function()
-      local waiting = M.ids.parse(call('GET', P .. K.event_groups_waiting) or '') or 0
-      call('ZADD', P .. K.event_groups, M.share.first_pass(0), subject.name)
-      call('SET', P .. K.event_groups_waiting, waiting + count)
+    return found ~= 'none' and rare.mend.leave('its list is a ' .. found .. ': move it away')
+  elseif not redis_call('ZSCORE', P .. K.event_groups, subject.name) then
+    local times = rare.group.times_of(redis_call('HGET', P .. K.event_groups_times, subject.name))
+    local count = math.max(redis_call('LLEN', key) - (times and times.marks or 0), 0)
+    rare.mend.step('group', 'has ' .. count .. ' names set aside: it is in ' .. K.event_groups .. ' again', function()
+      local waiting = ids.parse(redis_call('GET', P .. K.event_groups_waiting) or '') or 0
+      redis_call('ZADD', P .. K.event_groups, rare.shares.first_pass(0), subject.name)
+      redis_call('SET', P .. K.event_groups_waiting, waiting + count)
     end)
   end
 end
@@ -144,56 +139,56 @@ end
 -- Counts the names that are set aside, and lets groups have turns again that wait for a limit of
 -- which nothing is known any more.
 local function mend_groups()
-  local groups = call('ZRANGE', P .. K.event_groups, '0', M.group.LISTS_MAX + 1, 'WITHSCORES')
-  if #groups / 2 > M.group.LISTS_MAX + 1 then
-    return M.mend.leave(K.event_groups .. ' has more groups than workers make: delete groups without a list')
+  local groups = redis_call('ZRANGE', P .. K.event_groups, '0', rare.group.LISTS_MAX + 1, 'WITHSCORES')
+  if #groups / 2 > rare.group.LISTS_MAX + 1 then
+    return rare.mend.leave(K.event_groups .. ' has more groups than workers make: delete groups without a list')
   end
   local count, parked = 0, {}
   for at = 1, #groups, 2 do
     local group, score = groups[at], tonumber(groups[at + 1])
-    local length, times = try('LLEN', M.group.key(group)), M.group.times_of(call('HGET', P .. K.event_groups_times, group))
+    local length, times = redis_try('LLEN', rare.group.key(group)), rare.group.times_of(redis_call('HGET', P .. K.event_groups_times, group))
     -- If the list was lost, its marks may still be counted.
     count = count + math.max((type(length) == 'number' and length or 0) - (times and times.marks or 0), 0)
-    if score >= M.share.PARKED - M.share.CLASS then
-      parked[#parked + 1], parked[#parked + 2] = string.format('%.17g', score - M.share.PARKED), group
+    if score >= rare.shares.PARKED - rare.shares.CLASS then
+      parked[#parked + 1], parked[#parked + 2] = string.format('%.17g', score - rare.shares.PARKED), group
     end
   end
-  local told = call('GET', P .. K.event_groups_waiting) or '0'
-  local known = M.ids.parse(told)
-  local least = count - M.group.unknown_marks(call('EXISTS', P .. K.event_groups_times) == 1, #groups / 2)
+  local told = redis_call('GET', P .. K.event_groups_waiting) or '0'
+  local known = ids.parse(told)
+  local least = count - rare.group.unknown_marks(redis_call('EXISTS', P .. K.event_groups_times) == 1, #groups / 2)
   if not known or known > count or known < least then
-    M.mend.step('group', K.event_groups_waiting .. ' is ' .. count .. ' again, the number of names in the lists of groups; it was ' .. told, function()
-      call('SET', P .. K.event_groups_waiting, count)
+    rare.mend.step('group', K.event_groups_waiting .. ' is ' .. count .. ' again, the number of names in the lists of groups; it was ' .. told, function()
+      redis_call('SET', P .. K.event_groups_waiting, count)
     end)
   end
-  if parked[1] and call('EXISTS', P .. K.event_groups_blocked) == 0 then
-    M.mend.step('group', #parked / 2 .. ' groups have turns again, because no time is known at which a limit lets them go on', function()
-      call('ZADD', P .. K.event_groups, unpack(parked))
+  if parked[1] and redis_call('EXISTS', P .. K.event_groups_blocked) == 0 then
+    rare.mend.step('group', #parked / 2 .. ' groups have turns again, because no time is known at which a limit lets them go on', function()
+      redis_call('ZADD', P .. K.event_groups, unpack(parked))
     end)
   end
 end
 
 -- Writes what all shares do.
 local function mend_shares()
-  local all, mode, most = call('HGETALL', P .. K.event_shares), 0, 0
+  local all, mode, most = redis_call('HGETALL', P .. K.event_shares), 0, 0
   for at = 1, #all, 2 do
-    local prefix, parts = M.share.prefix_of(all[at])
-    local share = (prefix or all[at] == '*') and M.share.parse(all[at + 1])
+    local prefix, parts = rare.shares.prefix_of(all[at])
+    local share = (prefix or all[at] == '*') and rare.shares.parse(all[at + 1])
     if share then
       mode, most = math.max(mode, (share.in_flight or share.rate) and 2 or 1), math.max(most, parts or 0)
     else
-      M.mend.leave(K.event_shares .. ' has a field ' .. all[at] .. ' that is no share: delete that field, and set the share again')
+      rare.mend.leave(K.event_shares .. ' has a field ' .. all[at] .. ' that is no share: delete that field, and set the share again')
     end
   end
   local key = P .. K.event_shares_summary
-  local told = call('GET', key) or ''
-  local due, epoch = string.format('%d %d', mode, most), M.share.epoch_of(told)
+  local told = redis_call('GET', key) or ''
+  local due, epoch = string.format('%d %d', mode, most), rare.shares.epoch_of(told)
   if (epoch and string.match(told, '^%d %d+') or '0 0') ~= due then
-    M.mend.step('share', K.event_shares_summary .. ' begins with ' .. due .. ' again', function()
+    rare.mend.step('share', K.event_shares_summary .. ' begins with ' .. due .. ' again', function()
       if mode > 0 then
-        call('SET', key, due .. ' ' .. (epoch or M.ids.text(M.time.now_ms())))
+        redis_call('SET', key, due .. ' ' .. (epoch or ids.text(rare.time.now_ms())))
       else
-        call('DEL', key, P .. K.event_groups_turns, P .. K.event_shares_used, P .. K.objects_in_hand, P .. K.event_groups_blocked)
+        redis_call('DEL', key, P .. K.event_groups_turns, P .. K.event_shares_used, P .. K.objects_in_hand, P .. K.event_groups_blocked)
       end
     end)
   end
@@ -201,15 +196,15 @@ end
 
 -- Writes the time at which workers look at the rules.
 local function mend_rules()
-  local all, told = call('HGETALL', P .. K.event_rules), nil
+  local all, told = redis_call('HGETALL', P .. K.event_rules), nil
   for at = 1, #all, 2 do
     told = all[at] == 'next' and all[at + 1] or told
   end
-  local soonest = M.rules.next_of(all)
-  local due = M.rules.next_text(soonest)
+  local soonest = rare.rules.next_of(all)
+  local due = rare.rules.next_text(soonest)
   if told ~= due then
-    M.mend.step('rules', K.event_rules .. ' says when rules are looked at next: ' .. (due or 'never'), function()
-      M.rules.write_next(soonest)
+    rare.mend.step('rules', K.event_rules .. ' says when rules are looked at next: ' .. (due or 'never'), function()
+      rare.rules.write_next(soonest)
     end)
   end
 end
@@ -217,12 +212,12 @@ end
 -- Removes members of event.marks that are no marks.
 local function mend_marks()
   local wrong = {}
-  for _, member in ipairs(call('ZRANGE', P .. K.event_marks, '0', MARKS_MAX - 1)) do
-    wrong[#wrong + 1] = member ~= M.marks.MET and not M.marks.is_mark('\0t' .. member) and member or nil
+  for _, member in ipairs(redis_call('ZRANGE', P .. K.event_marks, '0', MARKS_MAX - 1)) do
+    wrong[#wrong + 1] = member ~= rare.marks.MET and not rare.marks.is_mark('\0t' .. member) and member or nil
   end
   if wrong[1] then
-    M.mend.step('removed', #wrong .. ' members of ' .. K.event_marks .. ' that are no marks', function()
-      call('ZREM', P .. K.event_marks, unpack(wrong))
+    rare.mend.step('removed', #wrong .. ' members of ' .. K.event_marks .. ' that are no marks', function()
+      redis_call('ZREM', P .. K.event_marks, unpack(wrong))
     end)
   end
 end
@@ -233,19 +228,19 @@ local function mend_shared()
   mend_marks()
   mend_shares()
   mend_groups()
-  local given = call('GET', P .. K.next_event_id)
-  if given and not M.ids.parse(given) then
-    M.mend.step('ids', K.next_event_id .. ' is a number again', function()
-      call('SET', P .. K.next_event_id, M.ids.text(M.jump.beyond(0)))
+  local given = redis_call('GET', P .. K.next_event_id)
+  if given and not ids.parse(given) then
+    rare.mend.step('ids', K.next_event_id .. ' is a number again', function()
+      redis_call('SET', P .. K.next_event_id, ids.text(rare.jump.beyond(0)))
     end)
   end
 end
 
 -- Counts an object as in hand, while shares are set.
 local function count_in_hand(object)
-  if call('EXISTS', P .. K.event_shares) == 1 and not call('ZSCORE', P .. K.objects_in_hand, object .. ':') then
-    M.mend.step('share', 'counts as in hand again', function()
-      call('ZADD', P .. K.objects_in_hand, '0', object .. ':')
+  if redis_call('EXISTS', P .. K.event_shares) == 1 and not redis_call('ZSCORE', P .. K.objects_in_hand, object .. ':') then
+    rare.mend.step('share', 'counts as in hand again', function()
+      redis_call('ZADD', P .. K.objects_in_hand, '0', object .. ':')
     end)
   end
 end
@@ -253,14 +248,14 @@ end
 -- Gives each of these idempotency keys an end, and removes ends without an idempotency key.
 local function mend_emitted(subject)
   local hash, ends = P .. K.events_emitted, P .. K.events_emitted_ends
-  local is_there, ends_at = call('HEXISTS', hash, subject.name) == 1, call('ZSCORE', ends, subject.name)
+  local is_there, ends_at = redis_call('HEXISTS', hash, subject.name) == 1, redis_call('ZSCORE', ends, subject.name)
   if is_there and not ends_at then
-    M.mend.step('emitted', 'its window ends in a day, because its end is lost', function()
-      call('ZADD', ends, M.time.now_ms() + 86400000, subject.name)
+    rare.mend.step('emitted', 'its window ends in a day, because its end is lost', function()
+      redis_call('ZADD', ends, rare.time.now_ms() + 86400000, subject.name)
     end)
   elseif ends_at and not is_there then
-    M.mend.step('removed', 'its end is removed, because there is no such idempotency key', function()
-      call('ZREM', ends, subject.name)
+    rare.mend.step('removed', 'its end is removed, because there is no such idempotency key', function()
+      redis_call('ZREM', ends, subject.name)
     end)
   end
 end

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::server::{self, Info};
 use super::{Control, ControlError, cron};
 use crate::connection::errors::told;
-use crate::wire::{self, ADVANCE_LIBRARY, LIBRARIES, Rights, ScriptError};
+use crate::wire::{self, ADVANCE, LIBRARIES, Rights, ScriptError};
 
 /// Largest difference between the clock of Redis and the clock of this process that gives no
 /// warning.
@@ -186,7 +186,7 @@ impl Control {
                 })
                 .collect(),
         };
-        let ours = ADVANCE_LIBRARY.name();
+        let ours = ADVANCE.name();
         let state = if names.iter().any(|name| name == ours) {
             "loaded"
         } else {

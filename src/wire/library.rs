@@ -50,9 +50,11 @@ pub(crate) struct Library {
 
 impl Library {
     /// Returns the library of a body. The body is Lua text that, run as the body of a function,
-    /// returns `function(keys, argv)`. `flags` are the flags of the script, separated by commas.
-    pub(crate) fn new(script: &str, flags: &str, body: &str) -> Self {
-        let eval = format!("#!lua flags={flags}\nreturn (function()\n{body}\nend)()(KEYS, ARGV)\n");
+    /// returns `function(keys, argv)`. `eval_body` is a body with the same effect for the script.
+    /// `flags` are the flags of the script, separated by commas.
+    pub(crate) fn new(script: &str, flags: &str, body: &str, eval_body: &str) -> Self {
+        let eval =
+            format!("#!lua flags={flags}\nreturn (function()\n{eval_body}\nend)()(KEYS, ARGV)\n");
         let unnamed = Self::text(script, "", flags, body);
         let hash = redis::Script::new(&unnamed).get_hash()[..HASH_DIGITS].to_owned();
         Self {

@@ -27,122 +27,167 @@ macro_rules! lua {
     };
 }
 
+/// A file of a layer. The other files of a script see it by its name.
+struct File {
+    /// The path in `lua/`, without `.lua`.
+    path: &'static str,
+    /// When a script makes the table of the file.
+    made: Made,
+    /// A function that returns the text of the file.
+    text: fn() -> String,
+}
+
+/// The time at which a script makes the table of a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    /// Before the script's file runs. Other files see it as `NAME`.
+    Usual,
+    /// At its first use. Other files see it as `rare.NAME`. In a library it lives on.
+    Rare,
+    /// At its first use in each call, because it keeps what the call has read or done.
+    Passing,
+}
+
+impl File {
+    fn is_rare(&self) -> bool {
+        self.made != Made::Usual
+    }
+
+    /// Returns the name by which other files see this one.
+    fn name(&self) -> &'static str {
+        self.path.rsplit('/').next().unwrap_or(self.path)
+    }
+}
+
 /// A script, as the manifest lists it.
 struct Source {
     /// The users of the script: `emitter`, `worker`, `operator`, `repair`, or `other`.
     group: &'static str,
     /// The name of the script's file, without `.lua`.
     file: &'static str,
-    /// The names of the modules that the script has.
-    modules: &'static [&'static str],
     /// A function that returns the text of the script's file.
     text: fn() -> String,
 }
 
-/// Generates from the manifest the table of modules, the table of scripts, and the scripts.
+/// Generates the list of the layers' files, the list of scripts, and the scripts.
 macro_rules! manifest {
     (
-        modules { $($dir:literal: $($module:ident)+;)* }
-        $($group:ident { $($name:ident: $flags:ident $file:literal [$($uses:ident)*];)* })*
+        order { $($kind:ident $($path:literal)+;)* }
+        $($group:ident { $($name:ident: $flags:ident $file:literal;)* })*
     ) => {
-        /// Returns the text of a module.
-        fn module(name: &str) -> String {
-            match name {
-                $($(stringify!($module) => lua!(concat!($dir, stringify!($module), ".lua")),)+)*
-                other => unreachable!("the manifest lists no module {other}"),
-            }
-        }
+        /// The files of the layers. A file uses only files that stand before it.
+        const ORDER: &[File] = &[$($(File {
+            path: $path,
+            made: manifest!(@made $kind),
+            text: || lua!(concat!($path, ".lua")),
+        },)+)*];
 
         /// All scripts.
         const SCRIPTS: &[Source] = &[$($(Source {
             group: stringify!($group),
             file: $file,
-            modules: &[$(stringify!($uses)),*],
             text: || lua!(concat!($file, ".lua")),
         },)*)*];
 
-        $($(pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| Script::new($flags, $file));)*)*
-
-        /// All modules, as pairs of directory and name.
-        #[cfg(test)]
-        const MODULES: &[(&str, &str)] = &[$($(($dir, stringify!($module)),)+)*];
+        $($(manifest!(@script $name $flags $file);)*)*
     };
+    (@script $name:ident LIBRARY $file:literal) => {
+        #[cfg(feature = "worker")]
+        pub(crate) static $name: LazyLock<Library> = LazyLock::new(|| {
+            let body = body(source($file));
+            Library::new($file, "allow-oom", &body, &with_keys_inline(&body))
+        });
+    };
+    (@script $name:ident $flags:ident $file:literal) => {
+        pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
+            Script::of_text(assemble($flags, source($file)))
+        });
+    };
+    (@made usual) => { Made::Usual };
+    (@made rare) => { Made::Rare };
+    (@made passing) => { Made::Passing };
 }
 
 manifest! {
-    modules {
-        "lib/": cancel clock cron emits fence group hold idle ids jump lease lost marks names page registry rights rules schedule share slots suspects tag text time worker;
-        "advance/": again ages aside batch errors finish groups held keyed limits log markers missing pauses popped results room shares sorting state turns;
-        "operator/": actions;
-        "check/": indexes;
-        "repair/": mend object orphan rebuild;
+    order {
+        usual "values/ids";
+        passing "values/time";
+        rare "values/text" "values/names" "values/worker" "values/tag" "values/lease"
+            "values/registry" "values/fence" "values/jump" "values/rights" "values/marks"
+            "values/page" "values/schedules" "values/emits";
+        passing "values/rules";
+        rare "values/group" "values/shares" "values/cron" "values/suspects" "values/clock";
+        usual "values/known_numbers" "values/namespaces" "advance/call" "advance/guard";
+        rare "objects/hold" "objects/lost" "objects/slots" "objects/idle" "objects/ending";
+        usual "objects/budget" "objects/writes";
+        rare "objects/spending" "objects/counter" "objects/quarantine" "objects/strays"
+            "objects/missing";
+        passing "objects/room";
+        rare "objects/errors" "objects/progress";
+        passing "objects/log";
+        rare "objects/again";
+        passing "objects/keyed" "objects/pauses" "objects/known_shares" "objects/share_limits";
+        rare "objects/events";
+        usual "objects/batches" "objects/claims";
+        rare "turns/stray_names";
+        passing "turns/held" "turns/ages" "turns/sorting" "turns/groups";
+        usual "turns/popped";
+        rare "turns/markers" "turns/in_turn" "turns/sequence";
+        rare "advance/results" "advance/going_on" "advance/failure";
+        usual "advance/arguments" "advance/commit";
+        rare "operator/actions" "check/indexes";
+        rare "repair/mend" "repair/rebuild" "repair/unfinished" "repair/orphan" "repair/object";
     }
     emitter {
-        EMIT: DENY_OOM "emit" [schedule time];
-        CANCEL: ALLOW_OOM "cancel" [cancel emits ids schedule tag time];
+        EMIT: DENY_OOM "emit";
+        CANCEL: ALLOW_OOM "cancel";
     }
     worker {
-        ADVANCE: ALLOW_OOM "advance" [
-            ids time markers batch again ages aside emits errors fence finish group groups held hold jump keyed lease limits log lost marks missing names pauses popped
-            registry results room rules schedule share shares sorting state suspects tag text turns worker
-        ];
-        ATTACH: ALLOW_OOM "attach" [hold ids lease lost names registry share slots suspects tag time worker];
-        RENEW: ALLOW_OOM "renew" [fence hold ids lease lost names registry share slots tag time worker];
-        DETACH: ALLOW_OOM "detach" [fence hold ids lease lost names registry share slots tag time worker];
-        ADOPT: ALLOW_OOM "adopt" [clock cron group hold ids lease lost marks names registry rules share slots tag time worker];
-        PROMOTE: ALLOW_OOM "promote" [names schedule time];
-        MARK: ALLOW_OOM "mark" [marks time];
-        CRON: ALLOW_OOM "cron" [cron ids names time];
-        CONNECT: ALLOW_OOM "connect" [ids jump rights time];
-        DOCTOR: NO_WRITES "doctor" [rights];
-        HANDLED: ALLOW_OOM "handled" [emits fence ids lease registry tag worker schedule time];
-        SENT: ALLOW_OOM "sent" [fence ids jump lease registry time worker];
-        HANDLED_EMITS: DENY_OOM "handled" [emits fence ids lease registry tag worker schedule time];
+        ADVANCE: LIBRARY "advance";
+        ATTACH: ALLOW_OOM "attach";
+        RENEW: ALLOW_OOM "renew";
+        DETACH: ALLOW_OOM "detach";
+        ADOPT: ALLOW_OOM "adopt";
+        PROMOTE: ALLOW_OOM "promote";
+        MARK: ALLOW_OOM "mark";
+        CRON: ALLOW_OOM "cron";
+        CONNECT: ALLOW_OOM "connect";
+        DOCTOR: NO_WRITES "doctor";
+        HANDLED: ALLOW_OOM "handled";
+        SENT: ALLOW_OOM "sent";
+        HANDLED_EMITS: DENY_OOM "handled";
     }
     operator {
-        DEAD: ALLOW_OOM "operator/dead" [actions ids names rights text];
-        RELEASE: ALLOW_OOM "operator/release" [actions ids rights tag text];
-        RELEASE_MANY: ALLOW_OOM "operator/release_many" [actions ids rights tag text time];
-        SKIP: ALLOW_OOM "operator/skip" [actions emits ids rights tag text schedule time];
-        RULE: ALLOW_OOM "operator/rule" [actions ids rights rules text time];
-        LIMIT: ALLOW_OOM "operator/limit" [actions ids rights text time];
-        SHARE: ALLOW_OOM "operator/share" [actions group ids rights share text time];
-        IN_HAND: ALLOW_OOM "operator/in_hand" [names share worker];
-        CRON_SET: ALLOW_OOM "operator/cron" [actions cron ids names rights text time];
-        CANCEL_SCHEDULE: ALLOW_OOM "operator/cancel" [actions cancel emits ids rights schedule tag text time];
-        FORGET_ONE: ALLOW_OOM "operator/forget" [actions emits idle ids rights schedule text time];
+        DEAD: ALLOW_OOM "operator/dead";
+        RELEASE: ALLOW_OOM "operator/release";
+        RELEASE_MANY: ALLOW_OOM "operator/release_many";
+        SKIP: ALLOW_OOM "operator/skip";
+        RULE: ALLOW_OOM "operator/rule";
+        LIMIT: ALLOW_OOM "operator/limit";
+        SHARE: ALLOW_OOM "operator/share";
+        IN_HAND: ALLOW_OOM "operator/in_hand";
+        CRON_SET: ALLOW_OOM "operator/cron";
+        CANCEL_SCHEDULE: ALLOW_OOM "operator/cancel";
+        FORGET_ONE: ALLOW_OOM "operator/forget";
     }
     repair {
-        REPAIR: ALLOW_OOM "operator/repair" [
-            actions cron emits group hold ids jump marks mend names object orphan rebuild registry rights rules schedule share tag text time worker
-        ];
+        REPAIR: ALLOW_OOM "operator/repair";
     }
     other {
-        FORGET: ALLOW_OOM "forget" [emits idle ids schedule time];
-        CHECK: NO_WRITES "check" [cron group ids indexes lease marks names registry rules schedule share tag time worker];
-        INSPECT: NO_WRITES "inspect" [emits group ids marks rules schedule share time worker];
-        TAKEN: NO_WRITES "taken" [worker];
-        HELD: NO_WRITES "operator/held" [ids time];
-        PAUSED: NO_WRITES "operator/paused" [ids rules time];
-        SCHEDULED: NO_WRITES "operator/scheduled" [ids names schedule time];
-        CRONS: NO_WRITES "operator/crons" [ids schedule time];
-        LOG: NO_WRITES "operator/log" [page text];
-        OF_OBJECT: NO_WRITES "operator/of_object" [page text];
-        STREAM: NO_WRITES "operator/stream" [];
-        POSITION: DENY_OOM "projection/position" [lease];
+        FORGET: ALLOW_OOM "forget";
+        CHECK: NO_WRITES "check";
+        INSPECT: NO_WRITES "inspect";
+        TAKEN: NO_WRITES "taken";
+        HELD: NO_WRITES "operator/held";
+        PAUSED: NO_WRITES "operator/paused";
+        SCHEDULED: NO_WRITES "operator/scheduled";
+        CRONS: NO_WRITES "operator/crons";
+        LOG: NO_WRITES "operator/log";
+        OF_OBJECT: NO_WRITES "operator/of_object";
+        STREAM: NO_WRITES "operator/stream";
+        POSITION: DENY_OOM "projection/position";
     }
 }
-
-/// The script `advance` as a library. Each call makes all of the script's values anew.
-#[cfg(feature = "worker")]
-pub(crate) static ADVANCE_LIBRARY: LazyLock<Library> = LazyLock::new(|| {
-    let body = ADVANCE.text.strip_prefix(ALLOW_OOM).unwrap_or_default();
-    Library::new(
-        "advance",
-        "allow-oom",
-        &format!("return function(KEYS, ARGV)\n{body}\nend"),
-    )
-});
 
 /// A script's text, with the functions that call it.
 pub(crate) struct Script {
@@ -151,12 +196,6 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(flags: &str, file: &str) -> Self {
-        let source = SCRIPTS.iter().find(|source| source.file == file);
-        let source = source.unwrap_or_else(|| unreachable!("the manifest lists no script {file}"));
-        Self::of_text(assemble(flags, source))
-    }
-
     pub(super) fn of_text(text: String) -> Self {
         Self {
             inner: redis::Script::new(&text),
@@ -189,18 +228,22 @@ impl Script {
     }
 }
 
-/// The first lines of every script. `P` is the prefix of all keys; `call` and `try` call Redis. `C`
-/// and `M` are only declared here. Later `C` becomes the state of the call (only in `advance`), and
-/// `M` the table of modules (only in scripts with modules).
-const HEAD: &str = "local P, call, try = ARGV[1], redis.call, redis.pcall\nlocal C, M\n";
+/// The first lines of every script. `P` is the prefix of all keys.
+const HEAD: &str = "local P, redis_call, redis_try = ARGV[1], redis.call, redis.pcall\n";
 /// The commands with which a worker process waits. `BLMOVE` waits for a marker. `BZPOPMIN` waits
 /// for a wake, which tells that a schedule is due sooner than the process expects. No script calls
 /// these commands, so they are listed here.
 const POPS: [&str; 2] = ["BLMOVE", "BZPOPMIN"];
 
-/// Adds the Redis commands that a Lua text passes to `call` and `try`.
+/// Returns the script of this file.
+fn source(file: &str) -> &'static Source {
+    let source = SCRIPTS.iter().find(|source| source.file == file);
+    source.unwrap_or_else(|| unreachable!("the manifest lists no script {file}"))
+}
+
+/// Adds the Redis commands that a Lua text passes to `redis_call` and `redis_try`.
 fn add_commands(commands: &mut BTreeSet<String>, text: &str) {
-    let calls = ["call('", "try('"]
+    let calls = ["redis_call('", "redis_try('"]
         .into_iter()
         .flat_map(|call| text.split(call).skip(1));
     commands.extend(calls.map(|rest| rest.split('\'').next().unwrap_or_default().to_owned()));
@@ -211,11 +254,11 @@ fn add_commands(commands: &mut BTreeSet<String>, text: &str) {
 fn rights(group: &str) -> String {
     let mut commands = BTreeSet::new();
     for source in SCRIPTS.iter().filter(|source| source.group == group) {
-        add_commands(&mut commands, &(source.text)());
-        source
-            .modules
-            .iter()
-            .for_each(|name| add_commands(&mut commands, &module(name)));
+        let text = (source.text)();
+        add_commands(&mut commands, &text);
+        for file in files_of(&text) {
+            add_commands(&mut commands, &(file.text)());
+        }
     }
     if group == "worker" {
         commands.extend(POPS.map(str::to_owned));
@@ -223,32 +266,143 @@ fn rights(group: &str) -> String {
     commands.into_iter().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the text of a script: the head, a table of the modules, and the script's file. A call of
-/// the script makes a module when it first uses the module.
-///
-/// Lua makes all functions and tables of a script anew in each call, which takes time. To need
-/// fewer tables, the assembly replaces names by texts: `K.events` by the text of the key, `RIGHTS`
-/// by the commands that the script's users need, and the names of the lists of keys by these lists.
-fn assemble(flags: &str, source: &Source) -> String {
-    let mut made = String::new();
-    if !source.modules.is_empty() {
-        made += "M = setmetatable({}, { __index = function(made, name)\nlocal module\n";
-        for (n, name) in source.modules.iter().enumerate() {
-            let word = if n == 0 { "if" } else { "elseif" };
-            made += &format!(
-                "{word} name == '{name}' then\nmodule = (function()\n{}end)()\n",
-                module(name)
-            );
+/// Returns the names in a Lua text, without comments: each name alone; `NAME.` if it is used as a
+/// table or called; and `TABLE.NAME` for the tables `K` and `rare`. A word in a string counts as a
+/// name, too.
+fn names_in(text: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    let mut names = BTreeSet::new();
+    for line in text.lines() {
+        let code = line.split("--").next().unwrap_or(line);
+        for piece in code.split_inclusive(|c| !is_part(c)) {
+            let word = piece.trim_end_matches(|c| !is_part(c));
+            let mut parts = word.split('.');
+            let (name, field) = (parts.next().unwrap_or_default(), parts.next());
+            if field.is_some() || piece.ends_with('(') {
+                names.insert(format!("{name}."));
+            }
+            if let Some(field) = field.filter(|_| matches!(name, "K" | "rare")) {
+                names.insert(format!("{name}.{field}"));
+            }
+            names.insert(name.to_owned());
         }
-        made += "end\nrawset(made, name, module)\nreturn module\nend })\n";
     }
-    let mut text = [flags, HEAD, &made, &(source.text)()].concat();
-    if source.modules.contains(&"rights") {
-        text = text.replace("RIGHTS", &format!("'{}'", rights(source.group)));
+    names
+}
+
+/// Returns the files that a script with this text needs, in their order.
+fn files_of(text: &str) -> Vec<&'static File> {
+    let mut needed = vec![false; ORDER.len()];
+    let mut new = vec![text.to_owned()];
+    while let Some(text) = new.pop() {
+        let names = names_in(&text);
+        for (file, is_needed) in ORDER.iter().zip(&mut needed) {
+            let is_used = if file.is_rare() {
+                names.contains(&format!("rare.{}", file.name()))
+            } else {
+                names.contains(&format!("{}.", file.name()))
+            };
+            if is_used && !*is_needed {
+                *is_needed = true;
+                new.push((file.text)());
+            }
+        }
+    }
+    let files = ORDER.iter().zip(needed);
+    files
+        .filter_map(|(file, is_needed)| is_needed.then_some(file))
+        .collect()
+}
+
+/// Returns the declarations of the generated values that these texts use: the table `K` of keys,
+/// the lists of keys, and `RIGHTS`, the commands that the script's users need.
+fn generated(group: &str, texts: &[String]) -> String {
+    let names: BTreeSet<_> = texts.iter().flat_map(|text| names_in(text)).collect();
+    let mut made = String::new();
+    let keys = keys::for_lua().filter(|(name, _)| names.contains(&format!("K.{name}")));
+    let keys: Vec<_> = keys
+        .map(|(name, spelling)| format!("{name} = '{spelling}'"))
+        .collect();
+    if !keys.is_empty() {
+        made += &format!("local K = {{ {} }}\n", keys.join(", "));
     }
     for (name, table) in keys::lists_for_lua() {
-        text = text.replace(name, &table);
+        if names.contains(name) {
+            made += &format!("local {name} = {table}\n");
+        }
     }
+    if names.contains("RIGHTS") {
+        made += &format!("local RIGHTS = '{}'\n", rights(group));
+    }
+    made
+}
+
+/// The script that is the function of a library. Its table `passing` has the names of the passing
+/// files that a call has made, so that the next call makes them anew.
+const FUNCTION: &str = "advance";
+
+/// Returns the declarations of a script: the generated values, then the files that the script
+/// needs, in their order. Each file is a function that is called at once, and returns the table of
+/// what it gives. The rare files are made at their first use, because Lua makes all functions and
+/// tables of a script anew in each call, which takes time.
+fn declarations(source: &Source) -> String {
+    let script = (source.text)();
+    let files = files_of(&script);
+    let mut texts: Vec<_> = files.iter().map(|file| (file.text)()).collect();
+    texts.push(script);
+    let mut made = generated(source.group, &texts);
+    let (mut usual, mut rare) = (String::new(), String::new());
+    for (file, text) in files.iter().zip(&texts) {
+        let name = file.name();
+        if file.is_rare() {
+            let word = if rare.is_empty() { "if" } else { "elseif" };
+            rare += &format!("{word} name == '{name}' then\nfile = (function()\n{text}end)()\n");
+            if file.made == Made::Passing && source.file == FUNCTION {
+                rare += "passing[name] = true\n";
+            }
+        } else {
+            usual += &format!("local {name} = (function()\n{text}end)()\n");
+        }
+    }
+    if rare.is_empty() {
+        return made + &usual;
+    }
+    made += if source.file == FUNCTION {
+        "local rare, passing = nil, {}\n"
+    } else {
+        "local rare\n"
+    };
+    made += &usual;
+    made += "rare = setmetatable({}, { __index = function(made, name)\nlocal file\n";
+    made += &rare;
+    made + "end\nrawset(made, name, file)\nreturn file\nend })\n"
+}
+
+/// Returns the text of a script: the head, the declarations, and the script's file.
+fn assemble(flags: &str, source: &Source) -> String {
+    [flags, HEAD, &declarations(source), &(source.text)()].concat()
+}
+
+/// Returns the text of a script for a library: the body of a function that returns the script as
+/// `function(keys, argv)`. The script's file returns such a function. What the files declare lives on
+/// from call to call in a library. So no file of such a script uses `P` when it is made, and `keys`
+/// and `argv` take the place of `KEYS` and `ARGV`.
+#[cfg(feature = "worker")]
+fn body(source: &Source) -> String {
+    let (declared, text) = (declarations(source), (source.text)());
+    format!(
+        "local P, redis_call, redis_try = '', redis.call, redis.pcall\n{declared}\
+         local run = (function()\n{text}end)()\n\
+         return function(keys, argv)\nP = argv[1]\nreturn run(keys, argv)\nend\n"
+    )
+}
+
+/// Returns the body with the texts of keys in place of the table `K`. A script would make this table
+/// anew in each call, which takes 3 % of the instructions of a small call.
+#[cfg(feature = "worker")]
+fn with_keys_inline(body: &str) -> String {
+    let lines = body.lines().filter(|line| !line.starts_with("local K = "));
+    let text: String = lines.flat_map(|line| [line, "\n"]).collect();
     let mut keys: Vec<_> = keys::for_lua().collect();
     // Longer names are replaced first, because some names begin with a shorter name.
     keys.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
@@ -259,7 +413,9 @@ fn assemble(flags: &str, source: &Source) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use full_moon::ast;
+    use full_moon::tokenizer::TokenReference;
+    use full_moon::visitors::Visitor;
 
     use super::*;
 
@@ -268,57 +424,247 @@ mod tests {
         std::fs::read_to_string(lua.join(file)).expect("a file of the manifest")
     }
 
-    /// Returns the text of every file of the manifest. The key of a module is its name, the key of
-    /// a script is its file name.
-    fn files() -> BTreeMap<String, String> {
-        let modules = MODULES
-            .iter()
-            .map(|(dir, name)| ((*name).to_owned(), read(&format!("{dir}{name}.lua"))));
-        let scripts = SCRIPTS
-            .iter()
-            .map(|source| source.file)
-            .map(|file| format!("{file}.lua"));
-        let scripts = scripts.map(|file| (file.clone(), read(&file)));
-        modules.chain(scripts).collect()
-    }
-
-    /// Returns the fields of modules that the text uses, each as `module.name`.
-    fn used(text: &str) -> BTreeSet<String> {
-        let code = text
-            .lines()
-            .filter(|line| !line.trim_start().starts_with("--"));
-        code.flat_map(|line| line.match_indices("M.").map(move |(at, _)| (line, at)))
-            .filter(|(line, at)| {
-                !line[..*at].ends_with(|before: char| before.is_alphanumeric() || before == '_')
-            })
-            .map(|(line, at)| {
-                line[at + 2..]
-                    .chars()
-                    .take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '.'))
-                    .collect()
-            })
+    /// Returns the text of every file: its path without `.lua`, whether it is a script, and the text.
+    fn files() -> Vec<(&'static str, bool, String)> {
+        let layers = ORDER.iter().map(|file| (file.path, false));
+        let scripts = SCRIPTS.iter().map(|source| (source.file, true));
+        let files = layers.chain(scripts);
+        files
+            .map(|(path, is_script)| (path, is_script, read(&format!("{path}.lua"))))
             .collect()
     }
 
-    /// Returns the fields that the `-- Uses:` lines of a Lua text list.
-    fn listed(text: &str) -> BTreeSet<String> {
-        let lines = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("-- Uses: "));
-        lines
-            .flat_map(str::split_whitespace)
-            .map(str::to_owned)
-            .collect()
+    /// Collects the names that a Lua text uses but does not declare.
+    #[derive(Default)]
+    struct Free {
+        scopes: Vec<BTreeSet<String>>,
+        /// Names that the next block declares: parameters, or variables of a loop.
+        next: Vec<String>,
+        names: BTreeSet<String>,
+    }
+
+    impl Free {
+        fn of(text: &str) -> Self {
+            let mut free = Self::default();
+            free.visit_ast(&full_moon::parse(text).expect("Lua"));
+            free
+        }
+
+        fn declare(&mut self, name: &TokenReference) {
+            let name = name.token().to_string();
+            self.scopes.last_mut().expect("a block").insert(name);
+        }
+
+        fn use_name(&mut self, name: &TokenReference) {
+            let name = name.token().to_string();
+            if !self.scopes.iter().any(|scope| scope.contains(&name)) {
+                self.names.insert(name);
+            }
+        }
+    }
+
+    impl Visitor for Free {
+        fn visit_block(&mut self, _: &ast::Block) {
+            let names: BTreeSet<_> = self.next.drain(..).collect();
+            self.scopes.push(names);
+        }
+
+        fn visit_block_end(&mut self, _: &ast::Block) {
+            self.scopes.pop();
+        }
+
+        fn visit_local_assignment_end(&mut self, local: &ast::LocalAssignment) {
+            local.names().iter().for_each(|name| self.declare(name));
+        }
+
+        fn visit_local_function(&mut self, local: &ast::LocalFunction) {
+            self.declare(local.name());
+        }
+
+        fn visit_function_body(&mut self, body: &ast::FunctionBody) {
+            self.next = body
+                .parameters()
+                .iter()
+                .map(|parameter| parameter.to_string().trim().to_owned())
+                .collect();
+        }
+
+        fn visit_generic_for(&mut self, each: &ast::GenericFor) {
+            let names = each.names().iter();
+            self.next = names.map(|name| name.token().to_string()).collect();
+        }
+
+        fn visit_numeric_for(&mut self, each: &ast::NumericFor) {
+            self.next = vec![each.index_variable().token().to_string()];
+        }
+
+        fn visit_var(&mut self, var: &ast::Var) {
+            if let ast::Var::Name(name) = var {
+                self.use_name(name);
+            }
+        }
+
+        fn visit_prefix(&mut self, prefix: &ast::Prefix) {
+            if let ast::Prefix::Name(name) = prefix {
+                self.use_name(name);
+            }
+        }
+    }
+
+    /// The names that every file may use.
+    const GIVEN: [&str; 18] = [
+        "K",
+        "P",
+        "error",
+        "ipairs",
+        "math",
+        "next",
+        "pairs",
+        "pcall",
+        "rare",
+        "redis",
+        "redis_call",
+        "redis_try",
+        "setmetatable",
+        "string",
+        "table",
+        "tonumber",
+        "type",
+        "unpack",
+    ];
+    /// The names that some files may use.
+    const GIVEN_SOME: [(&str, &[&str]); 7] = [
+        ("ARGV", &["operator/actions", "repair/mend"]),
+        ("passing", &["advance/arguments"]),
+        ("rawset", &["values/namespaces", "values/known_numbers"]),
+        ("OBJECT_REMAINS", &["objects/idle"]),
+        ("OBJECT_TYPES", &["check", "repair/object"]),
+        ("SHARED_TYPES", &["check", "operator/repair"]),
+        ("RIGHTS", &["values/rights"]),
+    ];
+
+    /// Tests that a file uses only files before it. Then no two files use each other. A script uses
+    /// any file, and its keys and arguments.
+    #[test]
+    fn a_file_uses_only_files_before_it() {
+        let mut wrong = Vec::new();
+        for (path, is_script, text) in files() {
+            let place = ORDER.iter().position(|file| file.path == path);
+            let before = &ORDER[..place.unwrap_or(ORDER.len())];
+            let (free, names) = (Free::of(&text).names, names_in(&text));
+            for name in &free {
+                let is_given = GIVEN.contains(&name.as_str())
+                    || is_script && path != FUNCTION && ["KEYS", "ARGV"].contains(&name.as_str())
+                    || GIVEN_SOME
+                        .iter()
+                        .any(|(given, files)| given == name && files.contains(&path))
+                    || before
+                        .iter()
+                        .any(|file| !file.is_rare() && file.name() == name);
+                if !is_given {
+                    wrong.push(format!("{path}.lua uses {name}"));
+                }
+            }
+            let rare = names.iter().filter_map(|name| name.strip_prefix("rare."));
+            for name in rare.filter(|name| !name.is_empty()) {
+                if !before
+                    .iter()
+                    .any(|file| file.is_rare() && file.name() == name)
+                {
+                    wrong.push(format!("{path}.lua uses rare.{name}"));
+                }
+            }
+            for file in ORDER.iter().filter(|file| !file.is_rare()) {
+                let is_found = names.contains(&format!("{}.", file.name()));
+                if is_found != free.contains(file.name()) {
+                    wrong.push(format!(
+                        "{path}.lua: the assembly is wrong about {}",
+                        file.name()
+                    ));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "no file before gives this: {wrong:#?}");
+    }
+
+    /// Tests that only a passing file uses a rare file when it is made. In a library any other file
+    /// would keep a passing file of an earlier call.
+    #[test]
+    fn only_passing_files_keep_rare_files() {
+        let files = ORDER.iter().filter(|file| file.made != Made::Passing);
+        for file in files.filter(|file| !file.path.starts_with("repair/")) {
+            let text = read(&format!("{}.lua", file.path));
+            for line in text.lines().filter(|line| line.starts_with("local ")) {
+                let is_kept = line.contains("rare.") && !line.starts_with("local function");
+                assert!(!is_kept, "{}.lua: {line}", file.path);
+            }
+        }
+    }
+
+    /// Tests that no field of a record that lives on becomes nil. In Lua, a field that comes and goes
+    /// makes the whole table be built again.
+    #[test]
+    fn no_field_of_a_record_becomes_nil() {
+        for (path, _, text) in files() {
+            for line in text.lines().map(str::trim_start) {
+                let is_record = ["call.", "slot.", "budget."]
+                    .iter()
+                    .any(|record| line.starts_with(record));
+                assert!(!is_record || !line.contains(" = nil"), "{path}.lua: {line}");
+            }
+        }
     }
 
     #[test]
-    fn every_file_lists_what_it_uses() {
-        for (file, text) in files() {
-            assert_eq!(
-                listed(&text),
-                used(&text),
-                "{file}: its lines `-- Uses:`, and what it uses"
-            );
+    fn every_name_of_a_file_is_its_own() {
+        let names: BTreeSet<_> = ORDER.iter().map(File::name).collect();
+        assert_eq!(names.len(), ORDER.len(), "{names:?}");
+    }
+
+    #[test]
+    fn every_file_is_used() {
+        let mut unused: BTreeSet<_> = ORDER.iter().map(|file| file.path).collect();
+        for source in SCRIPTS {
+            for file in files_of(&(source.text)()) {
+                unused.remove(file.path);
+            }
+        }
+        assert!(unused.is_empty(), "{unused:?}");
+    }
+
+    /// Tests that a file gives what other files use of it.
+    #[test]
+    fn what_is_used_is_there() {
+        let files = files();
+        for (path, _, text) in &files {
+            for file in ORDER {
+                let call = if file.is_rare() {
+                    format!("rare.{}.", file.name())
+                } else {
+                    format!("{}.", file.name())
+                };
+                let given = read(&format!("{}.lua", file.path));
+                let Some((_, returned)) = given.rsplit_once("\nreturn {") else {
+                    continue;
+                };
+                let code = text
+                    .lines()
+                    .filter(|line| !line.trim_start().starts_with("--"));
+                for (line, at) in
+                    code.flat_map(|line| line.match_indices(&call).map(move |(at, _)| (line, at)))
+                {
+                    let is_part = line[..at]
+                        .ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '.'));
+                    let field: String = line[at + call.len()..]
+                        .chars()
+                        .take_while(|c| c.is_alphanumeric() || *c == '_')
+                        .collect();
+                    assert!(
+                        is_part || returned.contains(&format!(" {field} = ")),
+                        "{path}.lua uses {call}{field}"
+                    );
+                }
+            }
         }
     }
 
@@ -335,91 +681,38 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_is_used_is_there() {
-        let files = files();
-        for (file, text) in &files {
-            for name in used(text) {
-                let (module, field) = name.split_once('.').expect("a field of a module");
-                let returned = files[module]
-                    .rsplit_once("\nreturn {")
-                    .expect("a module returns a table")
-                    .1;
-                assert!(
-                    returned.contains(&format!(" {field} = ")),
-                    "{file} uses {name}"
-                );
-            }
-        }
-    }
-
-    /// Tests that the manifest lists for each script the modules that the script uses, and the
-    /// modules that these modules use.
-    #[test]
-    fn every_script_has_the_modules_it_needs() {
-        let files = files();
-        for Source {
-            file: script,
-            modules,
-            ..
-        } in SCRIPTS
-        {
-            let (mut needed, mut new) = (BTreeSet::new(), vec![format!("{script}.lua")]);
-            while let Some(file) = new.pop() {
-                for name in used(&files[&file]) {
-                    let module = name.split('.').next().unwrap_or_default().to_owned();
-                    if needed.insert(module.clone()) {
-                        new.push(module);
-                    }
-                }
-            }
-            let has: BTreeSet<_> = modules.iter().map(|module| (*module).to_owned()).collect();
-            assert_eq!(
-                has, needed,
-                "{script}: the modules it has, and those it needs"
-            );
-        }
-    }
-
-    /// Tests that each name `K.NAME` in a Lua file is the name of a key. Any other name would stay
-    /// in the script as a global, and Redis refuses a global only when the script reaches it.
+    /// Tests that each name `K.NAME` in a Lua file is the name of a key.
     #[test]
     fn every_key_that_is_used_is_there() {
         let keys: BTreeSet<_> = keys::for_lua().map(|(name, _)| name).collect();
-        for (file, text) in files() {
-            for (at, _) in text.match_indices("K.") {
-                let name: String = text[at + 2..]
-                    .chars()
-                    .take_while(|c| c.is_alphanumeric() || *c == '_')
-                    .collect();
-                let before = text[..at].chars().next_back();
-                let is_key =
-                    !before.is_some_and(|before| before.is_alphanumeric() || before == '_');
-                assert!(!is_key || keys.contains(name.as_str()), "{file}: K.{name}");
+        for (path, _, text) in files() {
+            for name in names_in(&text)
+                .iter()
+                .filter_map(|name| name.strip_prefix("K.").filter(|name| !name.is_empty()))
+            {
+                assert!(keys.contains(name), "{path}.lua: K.{name}");
             }
         }
     }
 
-    /// Tests that scripts pass the names of Redis commands to `call` and `try` as literals. Only
-    /// literals get into the list of rights that a script checks.
+    /// Tests that scripts pass the names of Redis commands as literals. Only literals get into the
+    /// list of rights that a script checks.
     #[test]
     fn every_command_of_a_script_that_asks_for_rights_is_a_literal() {
-        let files = files();
         let asking = SCRIPTS.iter().filter(|source| source.group != "other");
-        let own = asking.clone().map(|source| format!("{}.lua", source.file));
-        let modules = asking
-            .flat_map(|source| source.modules)
-            .map(|module| (*module).to_owned());
-        for file in own.chain(modules).collect::<BTreeSet<_>>() {
-            for call in ["call(", "try("] {
-                for (at, _) in files[&file].match_indices(call) {
-                    let before = files[&file][..at].chars().next_back();
-                    let is_call =
-                        !before.is_some_and(|before| before.is_alphanumeric() || before == '_');
-                    let rest = &files[&file][at + call.len()..];
+        let mut paths = BTreeSet::new();
+        for source in asking {
+            paths.insert(source.file);
+            paths.extend(files_of(&(source.text)()).iter().map(|file| file.path));
+        }
+        for path in paths {
+            let text = read(&format!("{path}.lua"));
+            for call in ["redis_call(", "redis_try("] {
+                for (at, _) in text.match_indices(call) {
+                    let rest = &text[at + call.len()..];
                     assert!(
-                        !is_call || rest.starts_with('\''),
-                        "{file}: {call}{}",
+                        rest.starts_with('\''),
+                        "{path}.lua: {call}{}",
                         rest.lines().next().unwrap_or_default()
                     );
                 }
@@ -431,7 +724,7 @@ mod tests {
     /// right would fail in the middle of the script.
     #[test]
     fn rights_are_asked_for_every_command_of_a_script_that_writes() {
-        let arguments = read("lib/rights.lua");
+        let arguments = read("values/rights.lua");
         let tables = arguments
             .match_indices(" = {")
             .map(|(at, _)| &arguments[..at]);
@@ -455,7 +748,7 @@ mod tests {
         for command in &needed {
             assert!(
                 known.contains(command.as_str()),
-                "lib/rights.lua has no arguments for {command}"
+                "values/rights.lua has no arguments for {command}"
             );
         }
         let unused: Vec<_> = known
@@ -465,12 +758,16 @@ mod tests {
         assert_eq!(
             unused,
             ["ARGUMENTS"],
-            "commands in lib/rights.lua that no script calls"
+            "commands in values/rights.lua that no script calls"
         );
         assert!(needed.len() > 35, "{needed:?}");
+        let has_rights = |source: &&Source| {
+            let files = files_of(&(source.text)());
+            files.iter().any(|file| file.path == "values/rights")
+        };
         let asking: Vec<_> = SCRIPTS
             .iter()
-            .filter(|source| source.modules.contains(&"rights"))
+            .filter(has_rights)
             .map(|source| source.group)
             .collect();
         // These scripts check rights: the first script of a connection, the doctor, and each script
@@ -484,57 +781,22 @@ mod tests {
         );
     }
 
-    /// Returns the first line of a file, without the file's name.
-    fn purpose(text: &str) -> &str {
-        let line = text
-            .lines()
-            .next()
-            .and_then(|line| line.split_once(": "))
-            .map_or("", |(_, purpose)| purpose);
-        line.trim_end_matches('.')
-    }
-
-    /// Tests that the tables in lua/README.md match the manifest and the first lines of the files.
+    /// Tests that lua/README.md lists all files of the layers in their order.
     #[test]
-    fn the_tables_of_the_readme_are_those_of_the_manifest() {
-        let files = files();
-        let mut tables = String::from("| script | what it does | its modules |\n|---|---|---|\n");
-        let mut seen = BTreeSet::new();
-        for Source {
-            file: script,
-            modules,
-            ..
-        } in SCRIPTS.iter().filter(|source| seen.insert(source.file))
-        {
-            let mut modules = modules.to_vec();
-            modules.sort_unstable();
-            tables += &format!(
-                "| `{script}.lua` | {} | {} |\n",
-                purpose(&files[&format!("{script}.lua")]),
-                modules.join(", ")
-            );
-        }
-        tables += "\n| module | what it is for | it gives |\n|---|---|---|\n";
-        for (dir, name) in MODULES {
-            let gives: BTreeSet<_> = files
-                .values()
-                .flat_map(|text| used(text))
-                .filter(|used| used.starts_with(&format!("{name}.")))
-                .collect();
-            let gives: Vec<_> = gives
-                .iter()
-                .map(|used| format!("`{}`", used.split('.').next_back().unwrap_or_default()))
-                .collect();
-            tables += &format!(
-                "| `{dir}{name}.lua` | {} | {} |\n",
-                purpose(&files[*name]),
-                gives.join(", ")
-            );
-        }
+    fn the_readme_lists_the_files_in_their_order() {
         let readme = read("README.md");
-        assert!(
-            readme.contains(&tables),
-            "the tables of lua/README.md should be:\n{tables}"
-        );
+        let mut at = 0;
+        for file in ORDER {
+            let found = readme[at..].find(&format!(
+                "`{}`",
+                file.path.rsplit('/').next().unwrap_or_default()
+            ));
+            assert!(
+                found.is_some(),
+                "lua/README.md: {} is missing, or not in its place",
+                file.path
+            );
+            at += found.unwrap_or_default();
+        }
     }
 }

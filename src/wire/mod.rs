@@ -37,7 +37,7 @@ pub(crate) use library::{DENIED, Failed, PREFIX as LIBRARIES};
 #[cfg(feature = "worker")]
 pub use library::{Scripts, ScriptsError, Way, Ways};
 #[cfg(feature = "worker")]
-pub(crate) use lua::ADVANCE_LIBRARY;
+pub(crate) use lua::ADVANCE;
 #[cfg(feature = "worker")]
 pub(crate) use lua::{CHECK, INSPECT, LOG, OF_OBJECT, STREAM, TAKEN};
 #[cfg(feature = "worker")]

@@ -15,10 +15,14 @@ use crate::{LEASE, attach};
 /// directory with another text.
 fn module(name: &str, compiled: &str) -> String {
     let other = std::env::var_os("SERIATIM_LUA_DIR")
-        .map(|dir| Path::new(&dir).join(format!("lib/{name}.lua")));
+        .map(|dir| Path::new(&dir).join(format!("values/{name}.lua")));
     let text = other.and_then(|file| std::fs::read_to_string(file).ok());
+    let name = match name {
+        "ids" => "local ids".to_owned(),
+        name => format!("rare.{name}"),
+    };
     format!(
-        "M.{name} = (function()\n{}end)()\n",
+        "{name} = (function()\n{}end)()\n",
         text.as_deref().unwrap_or(compiled)
     )
 }
@@ -26,8 +30,8 @@ fn module(name: &str, compiled: &str) -> String {
 /// Runs Lua with the modules of these names.
 macro_rules! lua {
     ($redis:expr, [$($module:literal)*], $body:literal, $($arg:expr),*) => {{
-        let modules: Vec<String> = vec![$(module($module, include_str!(concat!("../../lua/lib/", $module, ".lua")))),*];
-        let head = "local P, call, M = '', redis.call, {}\nlocal K = setmetatable({}, { __index = function(_, name) return name end })\n";
+        let modules: Vec<String> = vec![$(module($module, include_str!(concat!("../../lua/values/", $module, ".lua")))),*];
+        let head = "local P, redis_call, rare = '', redis.call, {}\nlocal K = setmetatable({}, { __index = function(_, name) return name end })\n";
         let script = redis::Script::new(&[head, &modules.concat(), $body].concat());
         let mut call = script.prepare_invoke();
         $(call.arg($arg);)*
@@ -50,7 +54,7 @@ async fn a_tag() {
         let (first, handouts, attempts, crashes, again): (u64, u32, u32, u32, String) = lua!(
             redis,
             ["tag"],
-            "local a, b, c, d = M.tag.numbers(ARGV[1])\nreturn { a, b, c, d, M.tag.text(a, b, c, d) }",
+            "local a, b, c, d = rare.tag.numbers(ARGV[1])\nreturn { a, b, c, d, rare.tag.text(a, b, c, d) }",
             text
         );
         let tag = Tag {
@@ -63,7 +67,7 @@ async fn a_tag() {
         assert_eq!(text.parse(), Ok(tag), "{text}");
         assert_eq!((again, tag.to_string()), (text.to_owned(), text.to_owned()));
     }
-    let (keyed, first, is_odd): (String, u64, bool) = lua!(redis, ["tag" "ids"], "local tag = M.tag.keyed(ARGV[1])\nreturn { tag, M.tag.first_of(tag), M.tag.is_odd(tag) and 1 or 0 }", "7");
+    let (keyed, first, is_odd): (String, u64, bool) = lua!(redis, ["ids" "tag"], "local tag = rare.tag.keyed(ARGV[1])\nreturn { tag, rare.tag.first_of(tag), rare.tag.is_odd(tag) and 1 or 0 }", "7");
     let tag = Tag {
         first,
         is_keyed: true,
@@ -75,7 +79,7 @@ async fn a_tag() {
     );
     for text in ["", "0", "x", "7 x", "7 1 x", "7 1 2 3 4", "-7"] {
         let first: Option<u64> =
-            lua!(redis, ["tag" "ids"], "return M.tag.first_of(ARGV[1]) or false", text);
+            lua!(redis, ["ids" "tag"], "return rare.tag.first_of(ARGV[1]) or false", text);
         assert_eq!(first, None, "{text}");
     }
 }
@@ -94,8 +98,8 @@ async fn a_held_id() {
         ) = lua!(
             redis,
             ["tag"],
-            "local a, b, c, d, at = M.tag.held_numbers(ARGV[1])\nlocal why = string.sub(ARGV[1], at)\n\
-             return { a, b, c, d, why, M.tag.held_text(a, b, c, d, why) }",
+            "local a, b, c, d, at = rare.tag.held_numbers(ARGV[1])\nlocal why = string.sub(ARGV[1], at)\n\
+             return { a, b, c, d, why, rare.tag.held_text(a, b, c, d, why) }",
             text
         );
         let held_id = HeldId {
@@ -123,14 +127,14 @@ async fn a_held_id() {
         ("", ""),
     ] {
         let text = format!("7 1 2 3 {reason}");
-        let found: String = lua!(redis, ["tag"], "return M.tag.held_error(ARGV[1])", text);
+        let found: String = lua!(redis, ["tag"], "return rare.tag.held_error(ARGV[1])", text);
         assert_eq!(found, error, "{reason}");
     }
     // An object that is held without a batch.
     let text: String = lua!(
         redis,
         ["tag"],
-        "return M.tag.held_text('0', 0, 0, 0, ARGV[1])",
+        "return rare.tag.held_text('0', 0, 0, 0, ARGV[1])",
         "quarantine: x"
     );
     assert_eq!(text.parse::<HeldId>().map(|held_id| held_id.tag), Ok(None));
@@ -157,7 +161,12 @@ async fn a_lease() {
         length: Some(LEASE),
     }
     .to_string();
-    let length_ms: u64 = lua!(redis, ["lease"], "return M.lease.length_ms(ARGV[1])", lease);
+    let length_ms: u64 = lua!(
+        redis,
+        ["lease"],
+        "return rare.lease.length_ms(ARGV[1])",
+        lease
+    );
     assert_eq!(u128::from(length_ms), LEASE.as_millis());
 }
 
@@ -172,8 +181,8 @@ async fn a_registration() {
     let (slots, token, last_seen_ms, text): (u32, String, u64, String) = lua!(
         redis,
         ["registry"],
-        "call('HSET', 'event_workers', 'w', ARGV[1])\nlocal slots, token, at_ms = M.registry.find('w')\n\
-         M.registry.register('w', slots, token, at_ms)\nreturn { slots, token, at_ms, call('HGET', 'event_workers', 'w') }",
+        "redis_call('HSET', 'event_workers', 'w', ARGV[1])\nlocal slots, token, at_ms = rare.registry.find('w')\n\
+         rare.registry.register('w', slots, token, at_ms)\nreturn { slots, token, at_ms, redis_call('HGET', 'event_workers', 'w') }",
         registration.to_string()
     );
     assert_eq!(
@@ -205,8 +214,8 @@ async fn a_rule() {
         let (set_ms, end_ms, lifted, texts): (u64, u64, bool, [Vec<u8>; 4]) = lua!(
             redis,
             ["rules"],
-            "local r = M.rules.parse(ARGV[1])\n\
-             return { r.set, r.ends, r.lifted and 1 or 0, { r.who, r.cursor, r.why, M.rules.text(r) } }",
+            "local r = rare.rules.parse(ARGV[1])\n\
+             return { r.set, r.ends, r.lifted and 1 or 0, { r.who, r.cursor, r.why, rare.rules.text(r) } }",
             rule.text()
         );
         let (end_ms, [who, cursor, why, text]) = ((end_ms > 0).then_some(end_ms), texts);
@@ -243,7 +252,7 @@ async fn emits() {
     let (list, scheduled): (Vec<Vec<u8>>, Vec<Vec<Vec<u8>>>) = lua!(
         redis,
         ["ids" "emits"],
-        "local _, list = M.emits.parse({ 'id', '7', 'emit:h', ARGV[1] })\nlocal later = {}\n\
+        "local _, list = rare.emits.parse({ 'id', '7', 'emit:h', ARGV[1] })\nlocal later = {}\n\
          for i, s in ipairs(list.later) do later[i] = { s.object, s.event, s.key, s.mode, s.sign .. s.ms } end\nreturn { list, later }",
         &value
     );
@@ -292,7 +301,7 @@ async fn emits() {
         let is_invalid: bool = lua!(
             redis,
             ["ids" "emits"],
-            "local _, list = M.emits.parse({ 'id', '7', 'emit:h', ARGV[1] })\nreturn list == nil and 1 or 0",
+            "local _, list = rare.emits.parse({ 'id', '7', 'emit:h', ARGV[1] })\nreturn list == nil and 1 or 0",
             invalid
         );
         assert!(
@@ -342,7 +351,7 @@ async fn emits_of_an_event() {
         let found: String = lua!(
             redis,
             ["ids" "emits"],
-            "local id, list = M.emits.parse(ARGV)\nreturn id .. (list and ': ' .. table.concat(list, ' ') or '')",
+            "local id, list = rare.emits.parse(ARGV)\nreturn id .. (list and ': ' .. table.concat(list, ' ') or '')",
             hash
         );
         assert_eq!(found, expected, "{hash:?}");
@@ -352,7 +361,7 @@ async fn emits_of_an_event() {
         (&["id", "7"], None),
     ] {
         let found: Option<String> =
-            lua!(redis, ["ids" "emits"], "return M.emits.results_of(ARGV)", hash);
+            lua!(redis, ["ids" "emits"], "return rare.emits.results_of(ARGV)", hash);
         assert_eq!(found.as_deref(), expected);
     }
 }
@@ -369,7 +378,7 @@ async fn emits_that_are_pushed() {
             ["ids" "emits"],
             "local list = {}\nfor n = 1, ARGV[1] do\n\
              list[4 * n - 3], list[4 * n - 2], list[4 * n - 1], list[4 * n] = 'o' .. n, 'x', 'o' .. n, 'y'\nend\n\
-             return M.emits.push(list)",
+             return rare.emits.push(list)",
             objects
         );
         assert_eq!(markers, objects);
@@ -425,10 +434,10 @@ async fn emits_that_are_scheduled() {
         }
         let now_ms: u64 = lua!(
             redis,
-            ["ids" "time" "schedule" "emits"],
+            ["ids" "time" "schedules" "emits"],
             "local later = { { object = 'a', key = 'k', event = 'new', mode = ARGV[1], sign = ARGV[2], ms = ARGV[3] + 0 } }\n\
-             local wrong = M.emits.wrong_key({ later = later })\nM.emits.push({ later = later })\n\
-             return wrong or M.time.now_ms()",
+             local wrong = rare.emits.wrong_key({ later = later })\nrare.emits.push({ later = later })\n\
+             return wrong or rare.time.now_ms()",
             mode,
             sign,
             ms
@@ -567,8 +576,8 @@ async fn a_share() {
         // A part that is not set is -1, and a priority that is not set is 9.
         let parts: Vec<String> = lua!(
             redis,
-            ["share"],
-            "local s = M.share.parse(ARGV[1])\nlocal text = function(part) return string.format('%.17g', part or -1) end\n\
+            ["shares"],
+            "local s = rare.shares.parse(ARGV[1])\nlocal text = function(part) return string.format('%.17g', part or -1) end\n\
              return { text(s.weight), text(s.class or 9), text(s.in_flight), text(s.rate), text(s.burst), text(s.set_ms) }",
             text
         );
@@ -612,8 +621,8 @@ async fn a_share() {
     ] {
         let read: bool = lua!(
             redis,
-            ["share"],
-            "return M.share.parse(ARGV[1]) and 1 or 0",
+            ["shares"],
+            "return rare.shares.parse(ARGV[1]) and 1 or 0",
             text
         );
         assert!(
@@ -635,8 +644,8 @@ async fn the_prefixes_of_a_name() {
     ] {
         let prefixes: Vec<String> = lua!(
             redis,
-            ["share"],
-            "return M.share.prefixes_of(ARGV[1], tonumber(ARGV[2]))",
+            ["shares"],
+            "return rare.shares.prefixes_of(ARGV[1], tonumber(ARGV[2]))",
             name,
             most
         );
@@ -650,8 +659,8 @@ async fn the_prefixes_of_a_name() {
     ] {
         let found: (String, u64) = lua!(
             redis,
-            ["share"],
-            "return { M.share.prefix_of(ARGV[1]) }",
+            ["shares"],
+            "return { rare.shares.prefix_of(ARGV[1]) }",
             selector
         );
         assert_eq!(found, (prefix.to_owned(), parts), "{selector}");
@@ -659,8 +668,8 @@ async fn the_prefixes_of_a_name() {
     for selector in ["*", ":*", "a", "a:", "a*", "a:b:c:d:e:f:g:h:i:*"] {
         let has: bool = lua!(
             redis,
-            ["share"],
-            "return M.share.prefix_of(ARGV[1]) and 1 or 0",
+            ["shares"],
+            "return rare.shares.prefix_of(ARGV[1]) and 1 or 0",
             selector
         );
         assert!(!has, "{selector}");
@@ -697,10 +706,10 @@ async fn the_pass_of_a_new_group() {
         let scores: Vec<String> = groups.iter().map(|score: &f64| score.to_string()).collect();
         let passes: Vec<String> = lua!(
             redis,
-            ["share"],
-            "call('DEL', 'event_groups')\n\
-             for score in string.gmatch(ARGV[1], '%S+') do call('ZADD', 'event_groups', score, score) end\n\
-             return { M.share.first_pass(-1), M.share.first_pass(0), M.share.first_pass(1) }",
+            ["shares"],
+            "redis_call('DEL', 'event_groups')\n\
+             for score in string.gmatch(ARGV[1], '%S+') do redis_call('ZADD', 'event_groups', score, score) end\n\
+             return { rare.shares.first_pass(-1), rare.shares.first_pass(0), rare.shares.first_pass(1) }",
             scores.join(" ")
         );
         assert_eq!(
@@ -719,8 +728,8 @@ async fn the_events_that_a_share_has_taken() {
     let text_after = async |text: &str, now_ms: u64| -> String {
         lua!(
             redis,
-            ["share"],
-            "return M.share.used_text(M.share.used_of(ARGV[1]), 2, nil, tonumber(ARGV[2]))",
+            ["shares"],
+            "return rare.shares.used_text(rare.shares.used_of(ARGV[1]), 2, nil, tonumber(ARGV[2]))",
             text,
             now_ms
         )
@@ -774,8 +783,8 @@ async fn a_cron_job_and_its_last_run() {
         ) = lua!(
             redis,
             ["cron"],
-            "local job = M.cron.parse(ARGV[1])\nreturn { job.id, job.is_paused and 1 or 0, job.since, job.object, job.plan, job.event, \
-             M.cron.text(job) }",
+            "local job = rare.cron.parse(ARGV[1])\nreturn { job.id, job.is_paused and 1 or 0, job.since, job.object, job.plan, job.event, \
+             rare.cron.text(job) }",
             text
         );
         let value = CronValue {
@@ -803,7 +812,7 @@ async fn a_cron_job_and_its_last_run() {
         let read: bool = lua!(
             redis,
             ["cron"],
-            "return M.cron.parse(ARGV[1]) and 1 or 0",
+            "return rare.cron.parse(ARGV[1]) and 1 or 0",
             text
         );
         assert_eq!(
@@ -813,7 +822,12 @@ async fn a_cron_job_and_its_last_run() {
         );
     }
     for (text, handled_ms, fired_ms) in [("7 5", 7, 5), ("7", 0, 0), ("", 0, 0)] {
-        let read: (u64, u64) = lua!(redis, ["cron"], "return { M.cron.last_of(ARGV[1]) }", text);
+        let read: (u64, u64) = lua!(
+            redis,
+            ["cron"],
+            "return { rare.cron.last_of(ARGV[1]) }",
+            text
+        );
         assert_eq!(
             (read, CronLast::read(text)),
             (
@@ -847,7 +861,7 @@ async fn the_beginning_of_a_text() {
         let found: Vec<u8> = lua!(
             redis,
             ["text"],
-            "return M.text.beginning(ARGV[1], tonumber(ARGV[2]))",
+            "return rare.text.beginning(ARGV[1], tonumber(ARGV[2]))",
             text,
             bytes_max
         );

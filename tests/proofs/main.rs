@@ -7,9 +7,9 @@ mod support;
 
 mod documents;
 mod failpoints;
+mod fresh;
 mod fuzz_inputs;
 mod fuzz_redis;
 mod invariants;
 mod jobs;
 mod machine;
-mod usual;

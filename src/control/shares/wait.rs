@@ -13,7 +13,7 @@ use super::{SelectorShare, read};
 use crate::escape;
 use crate::wire::values::ShareUsed;
 
-/// The groups with this score or a higher one wait for a limit, as in `lua/lib/share.lua`.
+/// The groups with this score or a higher one wait for a limit, as in `lua/values/shares.lua`.
 const PARKED: f64 = 4_398_046_511_104.0 - 1_099_511_627_776.0;
 
 /// The share whose limit an object waits for. As text, it is the share and its limit, as in `its

@@ -4,19 +4,19 @@
 //!
 //! | value | type | Lua |
 //! |---|---|---|
-//! | tag of a batch in flight, `event.worker:W:event.id` | [`Tag`] | `lib/tag.lua` |
-//! | tag of a held batch, `OBJ:events.held.id` | [`HeldId`], with a [`Reason`] | `lib/tag.lua` |
-//! | lease, `event.worker:NAME:lease` | [`Lease`], with a [`Holder`] | `lib/lease.lua` |
-//! | registration, a value of `event.workers` | [`Registration`] | `lib/registry.lua` |
-//! | pause or block, a value of `event.rules` | [`RuleValue`] | `lib/rules.lua` |
-//! | cron job, a value of `events.cron` | [`CronValue`] | `lib/cron.lua` |
-//! | last run of a cron job, a value of `events.cron.last` | [`CronLast`] | `lib/cron.lua` |
+//! | tag of a batch in flight, `event.worker:W:event.id` | [`Tag`] | `values/tag.lua` |
+//! | tag of a held batch, `OBJ:events.held.id` | [`HeldId`], with a [`Reason`] | `values/tag.lua` |
+//! | lease, `event.worker:NAME:lease` | [`Lease`], with a [`Holder`] | `values/lease.lua` |
+//! | registration, a value of `event.workers` | [`Registration`] | `values/registry.lua` |
+//! | pause or block, a value of `event.rules` | [`RuleValue`] | `values/rules.lua` |
+//! | cron job, a value of `events.cron` | [`CronValue`] | `values/cron.lua` |
+//! | last run of a cron job, a value of `events.cron.last` | [`CronLast`] | `values/cron.lua` |
 //! | limit of the queues, a value of `event.limits` | [`LimitValue`] | `operator/limit.lua` |
 //! | due time, a score of `objects.held`, `events.scheduled` or `events.cron.next` | [`DueTime`] | none |
-//! | share of groups, a value of `event.shares` | [`ShareValue`] | `lib/share.lua` |
-//! | events that a share has taken, a value of `event.shares.used` | [`ShareUsed`] | `lib/share.lua` |
-//! | emits of a handler, a field of `OBJ:event.handled` | [`Emits`] | `lib/emits.lua` |
-//! | mark, a name among the markers, and a member of `event.marks` | [`Mark`] | `lib/marks.lua` |
+//! | share of groups, a value of `event.shares` | [`ShareValue`] | `values/shares.lua` |
+//! | events that a share has taken, a value of `event.shares.used` | [`ShareUsed`] | `values/shares.lua` |
+//! | emits of a handler, a field of `OBJ:event.handled` | [`Emits`] | `values/emits.lua` |
+//! | mark, a name among the markers, and a member of `event.marks` | [`Mark`] | `values/marks.lua` |
 //! | position of a projection, a value of `event.projections` | [`Position`] | none |
 
 mod limit;

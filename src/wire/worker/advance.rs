@@ -13,7 +13,7 @@ use crate::escape;
 use crate::keys::Keys;
 use crate::wire::error::ScriptError;
 use crate::wire::library::{Library, Ways};
-use crate::wire::lua::ADVANCE_LIBRARY;
+use crate::wire::lua::ADVANCE;
 use crate::wire::reply::{Reply, millis};
 use crate::wire::values::{HeldId, Reason, Tag};
 
@@ -242,7 +242,7 @@ impl Advance {
         highest: u64,
         ways: &Arc<Ways>,
     ) -> Self {
-        let mut cmd = ADVANCE_LIBRARY.begin(ways.of_call(), &keys.worker_lease(name));
+        let mut cmd = ADVANCE.begin(ways.of_call(), &keys.worker_lease(name));
         cmd.arg(keys.prefix())
             .arg(name)
             .arg(token)
@@ -416,7 +416,7 @@ pub async fn advance(
     conn: &mut impl ConnectionLike,
     call: &Advance,
 ) -> Result<Advanced, ScriptError> {
-    advanced(ADVANCE_LIBRARY.call(conn, &call.ways, &call.cmd).await?)
+    advanced(ADVANCE.call(conn, &call.ways, &call.cmd).await?)
 }
 
 /// Sends a blocking pop and the call of `advance` behind it, in one round trip. Redis runs the call

@@ -7,7 +7,7 @@ use std::fmt;
 /// had in flight counts a crash. So a process has few suspects in hand at a time: then few healthy
 /// events collect crashes together with the event that kills.
 ///
-/// On the wire this is `MS[ CRASHES ROOM]…`, which `lua/lib/suspects.lua` reads.
+/// On the wire this is `MS[ CRASHES ROOM]…`, which `lua/values/suspects.lua` reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspects {
     /// The number of crashes at which an event is no longer delivered, but held for an operator or

@@ -467,7 +467,7 @@ async fn must_accept_library(
     may_call: bool,
 ) -> Result<(), Unopened> {
     let reason = if may_call {
-        match wire::ADVANCE_LIBRARY.load(conn).await {
+        match wire::ADVANCE.load(conn).await {
             Ok(()) => return Ok(()),
             Err(Failed::Other(error)) => return Err(error.into()),
             Err(Failed::Refused(error)) => told(&error),

@@ -108,7 +108,7 @@ async fn is_registered(redis: &Redis, config: &WorkerConfig) -> bool {
         .unwrap_or(false)
 }
 
-/// The end of the token of a process with a random name (`lua/lib/registry.lua`).
+/// The end of the token of a process with a random name (`lua/values/registry.lua`).
 const ONCE: &str = "-once";
 
 /// Takes the worker name. `before` is this process' session that lapsed. At a start, `before` is

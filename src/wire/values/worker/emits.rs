@@ -1,5 +1,5 @@
 //! The events that a handler has emitted or scheduled, in the form that the scripts read
-//! (`lua/lib/emits.lua`).
+//! (`lua/values/emits.lua`).
 
 /// An emitted or scheduled event.
 #[derive(Debug, Clone, PartialEq, Eq)]

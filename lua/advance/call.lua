@@ -1,0 +1,73 @@
+-- call: what a call of advance knows, and what it has done.
+--
+-- The record lives as long as the library. `arguments.open` sets every field anew, so nothing is
+-- left of an earlier call, even if that call has failed in the middle. No field is ever nil: in
+-- Lua, a field that comes and goes makes the table be built again. A list
+-- `{ nil }` has room for one item. Beside `arguments.open`, a field
+-- has the writer that its comment names.
+return {
+  -- What the caller says. Texts: the name; its token; the ms after which the last id of a released
+  -- object is forgotten; the highest id that the caller has seen; the room for suspects; the parts
+  -- of a name that are its group; the rows that the log keeps, and for how many ms.
+  name = '', token = '', forget_ms = '0', highest = '0', suspects = '', group_depth = '0', log_keep = false, log_keep_ms = false,
+  -- Numbers: events and bytes per batch; the slots that may claim.
+  batch_events = 0, batch_bytes = 0, claims_wanted = 0,
+  -- Whether last ids are forgotten, and whether the event log is on.
+  forgets = false, logs = false,
+  -- Where to claim first, `held` or `markers`. Writer: sequence, in_turn.
+  from = '',
+  -- The shared keys that every call reads.
+  keys = false,
+
+  -- The slots with results, and their number. Writer: arguments.read_slots.
+  slots = { nil }, slots_n = 0,
+  -- Numbers of slots: false, or a list of those with the word `look`; false, or a table of those
+  -- with the word `handled`. Writer: results.
+  looks = false, handled = false,
+
+  -- What Redis has, as `advance` has read it. `shares`: event.shares.summary or false; `limited`:
+  -- whether a share has a limit; `has_groups`: whether objects have groups; `soonest`: the held
+  -- object with the lowest score, and its score; `is_due`: whether a held object may be due;
+  -- `has_held`: whether an object is held.
+  shares = false, limited = false, has_groups = false, soonest = false, is_due = false, has_held = false,
+  -- The time of the next wake of a rule's objects, as text; false: no rule. Writer: pauses.
+  rules_next = false,
+  -- The last id that was given, and that of before the call. Writer: counter, going_on, advance.
+  counter = 0, counter_before = false,
+  -- The markers; while the groups take turns, the names that are set aside. Writer: markers, and
+  -- all code that pushes markers.
+  markers_left = 0,
+  -- The names that are set aside for groups. Writer: sorting, groups.
+  waiting = 0,
+
+  -- The error that ends the call; false: none. Writer: guard.
+  failed = false,
+  -- Whether this call has done anything; whether objects.held may have changed. Writer: all code
+  -- that does so.
+  progress = false, held_changed = false,
+  -- The batches of the reply, their slots (false: the batch has its ids already), and their number.
+  -- Writer: batches, again.
+  entries = { nil }, entry_slots = { nil }, entries_n = 0,
+  -- The events that the call may still put back, and their bytes. Writer: events.
+  back_left = 0, back_bytes_left = 0,
+  -- The queues from which slots have taken first events, and their number. Writer: claims.
+  queues = { nil }, queues_n = 0,
+  -- With shares, the objects that the call has claimed; else false. Writer: claims, held.
+  took = false,
+  -- Objects that the call has claimed, except those of markers that it cannot meet again. Writer:
+  -- all code that claims.
+  claimed = {},
+  -- Objects that the call does not claim any more. Writer: quarantine, keyed.
+  put_aside = {},
+  -- For the reply: false, or objects that wait for an operator, each followed by the reason, and
+  -- their number of texts. Writer: quarantine.tell.
+  quarantined = false, quarantined_n = 0,
+
+  -- The markers that the call may still look at, and those at the tail that are used, but not
+  -- trimmed yet. Writer: markers.
+  markers_max = 0, markers_used = 0,
+  -- Whether the groups take turns in this call. Whether markers or due held objects are left then
+  -- that are not set aside. The names that a call can claim now; false if the groups took no turns.
+  -- With limits, the counter of all objects if it allows no claim. Writer: groups, sorting.
+  grouped = false, unsorted = false, ready = false, full_by = false,
+}

@@ -1,0 +1,73 @@
+-- commit: commits the results of batches in flight.
+local find, set, delete = string.find, writes.set, writes.delete
+
+-- Deletes a batch that is delivered as a whole, and writes the last id of its object. The tag is
+-- deleted at the end of the call, if the slot has no other batch by then.
+local function write(slot)
+  delete(slot.batch_key)
+  set(P .. slot.object .. K.last_event_id, slot.last)
+  slot.is_committed, call.progress = true, true
+end
+
+-- Commits a batch that is delivered as a whole, in further steps: the word is another one, the log
+-- is on, handlers have finished an event, or the tag has a blank. Returns whether the slot leaves
+-- its object.
+local function write_unusual(slot)
+  call.progress = true
+  if not guard(rare.results.prepare, slot) then
+    return false
+  end
+  write(slot)
+  guard(rare.results.finish, slot)
+  if slot.word == 'yield' and redis_call('EXISTS', P .. slot.object .. K.events) == 1 then
+    guard(rare.going_on.let_go, slot, slot.object)
+    return false
+  end
+  return true
+end
+
+-- The queues of the objects that slots leave.
+local queues = { nil }
+
+-- Commits all results. Returns the queues of the objects that slots leave, and their number.
+local function commit_all()
+  local slots, counter, q, is_plain = call.slots, call.counter, 0, not call.logs and not call.handled
+  for i = 1, call.slots_n do
+    if call.failed then
+      break
+    end
+    local slot, is_over = slots[i], false
+    local tag, word = slot.stored_tag, slot.word
+    if not tag and word ~= 'free' then
+      tag = guard(rare.missing.tag_again, slot)
+    end
+    if tag and tag == slot.tag and (word == 'done' or word == 'yield') then
+      local last = slot.last
+      if last - counter > 0 then
+        -- The counter is from an earlier state of Redis, and the caller no longer knows the highest
+        -- id that it has seen.
+        rare.counter.rise_above(tonumber(last))
+      end
+      -- A tag has a blank if it has hand-outs, attempts or crashes, or if the event has a key. The
+      -- tag of a usual batch of one event is the id of this event.
+      if is_plain and word == 'done' and (tag == last or not find(tag, ' ', 1, true)) then
+        write(slot)
+        is_over = true
+      else
+        is_over = write_unusual(slot)
+      end
+    elseif tag then
+      is_over = guard(rare.results.settle, slot, tag)
+    end
+    if is_over then
+      q = q + 1
+      slot.left, queues[q] = slot.object, P .. slot.object .. K.events
+    end
+  end
+  if call.logs and not call.failed then
+    guard(rare.log.trim)
+  end
+  return queues, q
+end
+
+return { commit_all = commit_all }

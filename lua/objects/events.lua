@@ -1,0 +1,102 @@
+-- events: more events of an object, into the slot's batch and back.
+-- An entry of the reply is {number, object, tag, prev, event…}.
+local EVENTS_FROM, byte = 5, string.byte
+
+-- Copies the events that fit into the entry. Returns how many fit, the bytes of the batch then, and
+-- the bytes of the longest event.
+local function copy_fitting(entry, at, events, bytes, longest)
+  local bytes_max = call.batch_bytes
+  for k = 1, #events do
+    local event = events[k]
+    if bytes >= bytes_max or byte(event) == 0 then
+      return k - 1, bytes, longest
+    end
+    local size = #event
+    bytes = bytes + size
+    entry[at + k] = event
+    if size > longest then
+      longest = size
+    end
+  end
+  return #events, bytes, longest
+end
+
+-- Puts the events from the position `first` on back into the queue, the newest first.
+local function push_back(queue, events, first)
+  local back = {}
+  for k = #events, first, -1 do
+    back[#back + 1] = events[k]
+    call.back_left, call.back_bytes_left = call.back_left - 1, call.back_bytes_left - #events[k]
+  end
+  redis_call('RPUSH', queue, unpack(back))
+end
+
+-- Moves further events of the object from its queue into the slot's batch, until the batch is full.
+-- Stops before an event that begins with a NUL, because it may be a reference (objects/keyed.lua).
+-- Both keys are lists, because the first event was moved from one to the other. If Redis refuses a
+-- command because its user has lost a right, the function raises. The entry then has exactly the
+-- events of the batch.
+local function take(slot, entry)
+  if call.back_left <= 0 or call.back_bytes_left <= 0 then
+    return
+  end
+  local queue, batch_max, batch_bytes = P .. entry[2] .. K.events, call.batch_events, call.batch_bytes
+  local n, bytes = 1, #entry[EVENTS_FROM]
+  if call.limited then
+    batch_max = math.min(batch_max, n + rare.share_limits.events_left(entry[2]))
+  end
+  local longest = math.max(bytes, 1)
+  while n < batch_max and bytes < batch_bytes do
+    -- The size of an event is known only after the event is taken. So the next events are assumed
+    -- to be as long as the longest so far, and events that do not fit are put back.
+    local guess = math.floor((batch_bytes - bytes) / longest)
+    local want = math.min(batch_max - n, math.max(guess, 1), 16 + 4 * n)
+    local events = redis_call('RPOP', queue, ids.text(want))
+    if not events then
+      break
+    end
+    local at, fit, bytes_before = n + EVENTS_FROM - 1, 0, bytes
+    fit, bytes, longest = copy_fitting(entry, at, events, bytes, longest)
+    budget.bytes_left = budget.bytes_left - (bytes - bytes_before)
+    n = n + fit
+    local pushed = fit > 0 and redis_try('LPUSH', slot.batch_key, unpack(events, 1, fit))
+    if type(pushed) == 'table' then
+      for k = 1, fit do
+        entry[at + k] = nil
+      end
+      push_back(queue, events, 1)
+      error(pushed)
+    elseif fit < #events then
+      push_back(queue, events, fit + 1)
+    end
+    if fit < want then
+      break
+    end
+  end
+  rare.spending.events(n - 1)
+  if call.took and n > 1 then
+    rare.share_limits.took(entry[2], n - 1)
+  end
+end
+
+-- Puts the events of the entry back into the object's queue, as if they had not been taken.
+local function put_back(slot, entry)
+  for k = #entry, EVENTS_FROM, -1 do
+    redis_call('RPUSH', P .. entry[2] .. K.events, entry[k])
+  end
+  redis_call('DEL', slot.batch_key)
+end
+
+-- Ends a claim whose name could not be written into the slot's list: `put` is the error. If the list is
+-- lost, a new one begins.
+local function put_name_again(slot, entry, put)
+  if slot.left and redis_call('EXISTS', slot.objects_key) == 0 then
+    put = redis_try('LPUSH', slot.objects_key, entry[2])
+  end
+  if type(put) == 'table' then
+    put_back(slot, entry)
+    error(put)
+  end
+end
+
+return { take = take, put_name_again = put_name_again }

@@ -1,0 +1,35 @@
+-- lost: the batch of a slot that has lost one of its keys, by hand or because Redis evicted it.
+--
+-- event.worker:W:lost  a batch whose object is not known: the tag of the batch (`0` if the tag is
+--                      lost, too), then its events, the oldest at the tail
+
+-- Returns a key without its prefix.
+local function bare(key)
+  return string.sub(key, #P + 1)
+end
+
+-- Moves the batch of the slot whose keys begin with `at` to event.worker:W:lost. So no other object
+-- gets its events, and the slot can go on. `tag`: nil if it is lost. Returns what the log has to
+-- say. If the slot has lost a batch before, the batch stays in the slot.
+local function put(at, tag)
+  local key = at .. K.worker_lost
+  if redis_call('EXISTS', key) == 1 then
+    return 'stuck: the slot has a batch of an object that is not known, and ' .. bare(key) .. ' has another one'
+  end
+  redis_call('RENAME', at .. K.worker_event, key)
+  redis_call('LPUSH', key, tag or '0')
+  redis_call('DEL', at .. K.worker_event_id)
+  return 'lost: the object of the batch in ' .. bare(key) .. ' is not known'
+end
+
+-- Holds an object with the batch of its slot for an operator, because the slot's tag or the key of
+-- the owner is lost. `tag`: nil if it is lost; then the batch has no ids. Returns the reason.
+local function hold(at, object, tag)
+  local first, handouts, attempts, crashes = rare.tag.numbers(tag or '0')
+  local lost = tag and object .. K.event_worker or bare(at) .. K.worker_event_id
+  local why = 'quarantine: ' .. lost .. ' is absent'
+  rare.hold.batch(at, object, 'inf', rare.tag.held_text(first, handouts, attempts, crashes, why))
+  return why
+end
+
+return { put = put, hold = hold }

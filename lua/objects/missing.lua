@@ -1,0 +1,80 @@
+-- missing: slots that have lost one of their keys, by hand or because Redis evicted it. Commands: 1
+-- per call that names free slots, and 2 per free slot if one of them has lost its tag; 1 per name
+-- in the list of such a slot, and up to 8 for its batch. Per result that comes again: 1
+
+-- Returns the first object in the slot's list that the slot owns; nil if there is none.
+local function owned_by(slot)
+  local w = slot.owner
+  for _, object in ipairs(redis_call('LRANGE', slot.objects_key, '0', '-1')) do
+    if not rare.names.is_foreign(object) and redis_call('MGET', P .. object .. K.event_worker)[1] == w then
+      return object
+    end
+  end
+end
+
+-- Returns the number of events in the slot's batch; 0 if the key has a wrong type.
+local function length_of(slot)
+  local length = redis_try('LLEN', slot.batch_key)
+  return type(length) == 'number' and length or 0
+end
+
+-- Writes the slot's tag again, if it is lost and the caller has a result of the batch in the slot.
+-- Returns the tag; nil if the result is of another batch. A batch that is committed is never named
+-- here: its object has a last id that is not below the ids of the batch, or has left the slot.
+local function tag_again(slot)
+  local object, tag, last = slot.object, slot.tag, slot.last
+  local length, first = length_of(slot), tonumber((rare.tag.numbers(tag)))
+  if length == 0 or (slot.word == 'done' or slot.word == 'yield') and tonumber(last) - first + 1 ~= length then
+    return nil
+  end
+  local delivered = tonumber(redis_call('MGET', P .. object .. K.last_event_id)[1] or '0')
+  if owned_by(slot) ~= object or not delivered or delivered >= first then
+    return nil
+  end
+  local key = slot.tag_key
+  redis_call('SET', key, tag)
+  rare.quarantine.report_lost(string.sub(key, #P + 1), 'mended: the tag was absent')
+  return tag
+end
+
+-- Moves the batch of a slot that owns no object out of the slot. Names that a pop has moved to the
+-- slot's list are markers again. `tag`: nil if it is lost. The slot is busy if the batch must stay.
+local function put(slot, tag)
+  slot.is_busy = true
+  rare.strays.give_back(slot.number)
+  local what = rare.lost.put(slot.base, tag)
+  slot.is_busy = string.sub(what, 1, 5) == 'stuck'
+  call.progress = true
+  rare.quarantine.report_lost(K.WORKER .. slot.owner, what)
+end
+
+-- Looks at the free slots that have a batch although they have no tag. If the slot owns an object,
+-- holds it with the batch for an operator, because the ids of the events are not known.
+local function free_all()
+  for i = 1, call.slots_n do
+    local slot = call.slots[i]
+    if not slot.is_busy and not slot.left and length_of(slot) > 0 then
+      local object = owned_by(slot)
+      if object then
+        rare.quarantine.note(object, rare.lost.hold(slot.base, object, nil))
+        call.progress = true
+      else
+        put(slot, nil)
+      end
+    end
+  end
+end
+
+-- Puts an object whose owner key is absent back to the held objects, if it is one of them.
+-- Otherwise its later events would overtake its batch. Returns whether it is held.
+local function is_held(object)
+  local owner = P .. object .. K.event_worker
+  if not redis_call('ZSCORE', P .. K.objects_held, object) or redis_call('EXISTS', owner) == 1 then
+    return false
+  end
+  redis_call('SET', owner, 'held')
+  rare.quarantine.report_lost(object .. K.event_worker, 'mended: the owner of a held object was absent')
+  return true
+end
+
+return { tag_again = tag_again, put = put, free_all = free_all, is_held = is_held, length_of = length_of }

@@ -1,0 +1,187 @@
+-- slots: the objects and names in the slots of one worker name.
+
+-- The most texts about lost keys in a reply.
+local TOLD_MAX = 128
+
+-- Adds an entry to the texts for the caller, if there is room.
+local function tell(lost, name, what)
+  if #lost < TOLD_MAX then
+    lost[#lost + 1] = name
+    lost[#lost + 1] = what
+  end
+end
+
+-- Returns whether the last of the names in the slot's list is the object of the slot's batch, although
+-- the object has no owner. Its owner key is lost then. No name of the list has the slot as its owner.
+-- Later names are pushed before the name of the object.
+local function has_lost_owner(at, w, names)
+  local object = names[#names]
+  -- No object has the name of a mark.
+  local is_none = object == '' or string.sub(object, 1, 2) == '\0t' or rare.names.is_foreign(object)
+  if is_none or redis_call('EXISTS', P .. object .. K.event_worker) == 1 or redis_call('EXISTS', at .. K.worker_event) == 0 then
+    return false
+  end
+  for _, other in ipairs(names) do
+    if not rare.names.is_foreign(other) and redis_call('MGET', P .. other .. K.event_worker)[1] == w then
+      return false
+    end
+  end
+  return true
+end
+
+-- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns; `at`: the
+-- beginning of the slot's keys; `tag`: false if the slot has no batch. Moves all other names in the
+-- slots' lists back to the markers. If `most` objects and names have been met, stops after the
+-- present slot (nil: no limit). Returns the number of names moved back, and texts about lost keys:
+-- name, text, ….
+--
+-- If the owner key of the slot's object is lost, the object is held with the batch for an operator.
+-- If `in_hand`, the process has the batch in hand, and the key is written again. A batch whose
+-- object is not known leaves the slot, unless `in_hand`.
+local function each_slot(name, slots, owned, most, in_hand)
+  local strays, met, lost = 0, 0, {}
+  for slot = 0, slots - 1 do
+    if most and met >= most then
+      break
+    end
+    local w = rare.worker.id(name, slot)
+    local at = P .. K.WORKER .. w
+    -- A list of a wrong type is left as it is. A renewal must still keep the name. `seriatim check`
+    -- and the next call of advance report the list.
+    local taken = redis_try('LRANGE', at .. K.worker_object, 0, -1)
+    met = met + #taken
+    local had
+    for i = #taken, 1, -1 do
+      local object = taken[i]
+      local values = rare.names.is_foreign(object) and {} or redis_call('MGET', P .. object .. K.event_worker, at .. K.worker_event_id)
+      local is_lost = i == #taken and values[2] and not values[1] and has_lost_owner(at, w, taken)
+      if is_lost and in_hand then
+        redis_call('SET', P .. object .. K.event_worker, w)
+        tell(lost, object .. K.event_worker, 'mended: the owner of an object in hand was absent')
+        had = object
+      elseif is_lost then
+        tell(lost, object, rare.lost.hold(at, object, values[2]))
+        had = object
+      elseif object == had then
+        -- Two pops have moved the same object into the list. One copy is enough to cover it.
+        redis_call('LREM', at .. K.worker_object, 1, object)
+      -- MGET returns nil for a key of a wrong type, so such an object counts as one without an
+      -- owner. A foreign name goes back to the markers, too: advance drops and reports it.
+      elseif values[1] == w then
+        had = object
+        local why = owned(at, slot, object, values[2])
+        if why then
+          tell(lost, object, why)
+        end
+      else
+        rare.hold.give_back(at, object)
+        strays = strays + 1
+      end
+    end
+    if not had and not in_hand and redis_call('EXISTS', at .. K.worker_event) == 1 then
+      tell(lost, K.WORKER .. w, rare.lost.put(at, redis_call('GET', at .. K.worker_event_id)))
+      met = met + 1
+    end
+  end
+  return strays, lost
+end
+
+-- The most slots of a name.
+local SLOTS_MAX = 1024
+-- The most keys of one command.
+local KEYS_MAX = 1024
+
+-- Returns whether a slot of `name`, from `first` to `slots - 1`, has the key that ends with `key`. One
+-- command spares a look at each slot.
+local function any(name, key, first, slots)
+  for from = first, slots - 1, KEYS_MAX do
+    local keys = {}
+    for slot = from, math.min(slots, from + KEYS_MAX) - 1 do
+      keys[#keys + 1] = P .. K.WORKER .. rare.worker.id(name, slot) .. key
+    end
+    if redis_call('EXISTS', unpack(keys)) > 0 then
+      return true
+    end
+  end
+  return false
+end
+
+-- Returns whether any slot of `name` has a list of taken objects. The slots of an idle worker have
+-- none.
+local function any_taken(name, slots)
+  return any(name, K.worker_object, 0, slots)
+end
+
+-- Returns the number of slots to look at, at least `own`, and the last token of the name. `own`: the
+-- slots of the calling process. If the registration is lost, an earlier process of the name may have
+-- left something in any slot. Then the number ends with the last slot that has something.
+local function known(name, own)
+  local slots, token = rare.registry.find(name)
+  if not token and (any(name, K.worker_object, own, SLOTS_MAX) or any(name, K.worker_event, own, SLOTS_MAX)) then
+    slots = SLOTS_MAX
+    while not any(name, K.worker_object, slots - 1, slots) and not any(name, K.worker_event, slots - 1, slots) do
+      slots = slots - 1
+    end
+  end
+  return math.max(slots, own), token
+end
+
+-- Raises WRONGTYPE, before the first write, if a key of a slot or a shared key has a wrong type.
+local function check_types(name, slots)
+  redis_call('LLEN', P .. K.objects_with_events)
+  redis_call('ZCARD', P .. K.objects_held)
+  rare.registry.check_types()
+  for slot = 0, slots - 1 do
+    local at = P .. K.WORKER .. rare.worker.id(name, slot)
+    redis_call('LLEN', at .. K.worker_object)
+    redis_call('LLEN', at .. K.worker_event)
+    redis_call('STRLEN', at .. K.worker_event_id)
+  end
+end
+
+-- Returns whether an event with so many crashes must wait for an operator. `crashes_max` 0: never.
+local function is_used_up(crashes, crashes_max)
+  return crashes_max > 0 and crashes >= crashes_max
+end
+
+-- Holds the object of a slot, due now. If its event has reached the limit of crashes, holds the
+-- object for an operator. Does so also if the batch or its tag is absent, because it was deleted by
+-- hand or evicted: an error would end every sweep. Returns the reason in this case, else nil. `tag`:
+-- false if the slot has no tag. `cause`:
+--   now_ms       the time
+--   why          the reason
+--   died         whether the worker died: a batch in flight has one crash more
+--   crashes_max  with `died`: crashes after which an event waits for an operator (0: never)
+local function hold_owned(at, object, tag, cause)
+  if not tag and redis_call('EXISTS', at .. K.worker_event) == 1 then
+    return rare.lost.hold(at, object, nil)
+  elseif not tag then
+    rare.hold.object(at, object, cause.now_ms, nil)
+    return nil
+  elseif redis_call('EXISTS', at .. K.worker_event) == 0 then
+    local why = 'quarantine: ' .. string.sub(at, #P + 1) .. K.worker_event .. ' is absent'
+    rare.hold.object(at, object, 'inf', rare.tag.held_text('0', 0, 0, 0, why))
+    redis_call('DEL', P .. object .. K.event_errors, P .. object .. K.event_key)
+    return why
+  end
+  local first, handouts, attempts, crashes = rare.tag.numbers(tag)
+  local due, why = cause.now_ms, cause.why
+  if cause.died then
+    crashes = crashes + 1
+    if is_used_up(crashes, cause.crashes_max) then
+      due = 'inf'
+      why = string.format('crashes: died %d times with this event in hand', crashes)
+    end
+  end
+  rare.hold.batch(at, object, due, rare.tag.held_text(first, handouts, attempts, crashes, why))
+end
+
+return {
+  SLOTS_MAX = SLOTS_MAX,
+  each = each_slot,
+  any_taken = any_taken,
+  known = known,
+  check_types = check_types,
+  is_used_up = is_used_up,
+  hold_owned = hold_owned,
+}

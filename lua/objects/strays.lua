@@ -1,0 +1,21 @@
+-- strays: names in the list of a slot that are not its object.
+
+-- Moves names from the list of a slot back to the markers. A pop may have moved such a name after
+-- the slot got another object. The name must not wait until the slot is done with that object.
+local function give_back(number)
+  local has_left, worker = false, call.name .. '.' .. number
+  local base = P .. K.WORKER .. worker
+  for i = 1, call.slots_n do
+    has_left = has_left or call.slots[i].number == number and call.slots[i].left
+  end
+  for _, object in ipairs(redis_call('LRANGE', base .. K.worker_object, '0', '-1')) do
+    local is_own = not rare.names.is_foreign(object) and redis_call('MGET', P .. object .. K.event_worker)[1] == worker
+    if object ~= has_left and not is_own then
+      rare.hold.give_back(base, object)
+      -- The empty name only wakes a worker, so it does not become a marker again.
+      call.markers_left, call.progress = call.markers_left + (object == '' and 0 or 1), true
+    end
+  end
+end
+
+return { give_back = give_back }

@@ -1,0 +1,273 @@
+-- markers: claims the objects to which markers lead.
+
+-- The markers are read in chunks from the tail, and trimmed when they are used. From a chunk the
+-- call needs each object without an owner, once. `free` has the names of these objects, `before`
+-- the numbers of markers before them, `owner_keys` the keys of their owners, and `last_ids` their
+-- last ids. `source` is the argument of `claims.claim`. If the groups take turns, the chunks are
+-- names that were set aside, and `held` has the held objects among them.
+local CHUNK_MAX, byte, claim_object = 512, string.byte, claims.claim
+local chunk_size, chunk_read = 0, 0
+local free, free_at, before, owner_keys, last_ids, source, held = {}, 0, {}, {}, {}, 'markers', {}
+-- Names that the call has met.
+local seen = {}
+-- Marks of the chunk, and the numbers of markers before them.
+local marks, marks_before = {}, {}
+
+-- Begins the claims of a call. The empty name only wakes a worker.
+local function begin()
+  chunk_size, chunk_read, free, free_at, seen, marks = 0, 0, {}, 0, { [''] = true }, {}
+end
+
+-- Counts an object that could not be claimed. To put an object aside takes as long as to let four
+-- go. Other objects count only if `counts`.
+local function count_drop(quarantined_before, counts)
+  if call.quarantined_n > quarantined_before then
+    rare.spending.drops(4)
+  elseif counts then
+    rare.spending.drops(1)
+  end
+end
+
+-- Trims the markers that are used.
+local function trim()
+  if call.grouped then
+    rare.groups.trim(call.markers_used)
+    call.markers_left = call.waiting
+    call.progress, call.markers_used = call.progress or call.markers_used > 0, 0
+  elseif call.markers_used > 0 then
+    redis_call('LTRIM', P .. K.objects_with_events, '0', -1 - call.markers_used)
+    if marks[1] then
+      local used = {}
+      for n, mark in ipairs(marks) do
+        used[#used + 1] = marks_before[n] < call.markers_used and mark or nil
+      end
+      rare.marks.met_all(used)
+    end
+    call.markers_left = call.markers_left - call.markers_used
+    call.progress, call.markers_used = true, 0
+  end
+end
+
+-- Stores the objects without an owner in `free`. Returns whether every owner key that MGET returned
+-- as nil is really absent: MGET also returns nil for a key of a wrong type.
+local function keep_free(objects, places, keys)
+  local owned = #objects > 0 and redis_call('EXISTS', unpack(keys)) or 0
+  if owned == 0 then
+    free, before, owner_keys = objects, places, keys
+    return true
+  end
+  for n, owner in ipairs(redis_call('MGET', unpack(keys))) do
+    if owner then
+      owned = owned - 1
+    end
+    if not owner or call.grouped and owner == 'held' then
+      local f = #free + 1
+      free[f], before[f], owner_keys[f] = objects[n], places[n], keys[n]
+      held[objects[n]] = owner or nil
+    end
+  end
+  return owned == 0
+end
+
+-- Removes object `f` from `free`.
+local function drop(f)
+  table.remove(free, f)
+  table.remove(before, f)
+  table.remove(owner_keys, f)
+end
+
+-- Finds the held objects in `free` whose owner keys were evicted or have a wrong type. Their held
+-- batches must still come before their later events. If their names were set aside, they can be
+-- claimed now. Costs one command, and only while objects are held.
+local function keep_held()
+  if not free[1] or not call.has_held and not call.held_changed then
+    return
+  end
+  local scores = redis_call('ZMSCORE', P .. K.objects_held, unpack(free))
+  for f = #scores, 1, -1 do
+    local object, score = free[f], scores[f]
+    if score and not held[object] then
+      if call.grouped and tonumber(score) < 0 then
+        held[object] = 'held'
+      elseif not call.claimed[object] and rare.missing.is_held(object) then
+        drop(f)
+      end
+    end
+  end
+end
+
+-- Returns whether any of these objects has events. The call asks only if the markers before led to
+-- no claim. In other cases the question would cost as much as it saves.
+local function any_events()
+  local queues = {}
+  if next(held) then
+    return true
+  end
+  for n, object in ipairs(free) do
+    queues[n] = P .. object .. K.events
+  end
+  return #queues > 0 and redis_call('EXISTS', unpack(queues)) > 0
+end
+
+-- Reads the last ids of these objects. Returns whether every last id that MGET returned as nil is
+-- really absent.
+local function ask_last_ids()
+  local keys, untold, u = {}, {}, 0
+  for n = 1, #free do
+    keys[n] = P .. free[n] .. K.last_event_id
+  end
+  last_ids = keys[1] and redis_call('MGET', unpack(keys)) or {}
+  for n = 1, #last_ids do
+    if not last_ids[n] then
+      u = u + 1
+      untold[u] = keys[n]
+    end
+  end
+  return u == 0 or redis_call('EXISTS', unpack(untold)) == 0
+end
+
+-- Reads the next chunk. Returns whether there is one.
+local function read_chunk()
+  trim()
+  chunk_read, free, free_at, before, owner_keys, marks, marks_before, held = 0, {}, 0, {}, {}, {}, {}, {}
+  -- While markers lead to no claim, each chunk is larger than the chunk before. So a long run of
+  -- such markers is passed over in few steps.
+  chunk_size = math.min(math.max(chunk_size * 2, budget.claims_left), CHUNK_MAX, call.markers_max, call.markers_left)
+  if chunk_size <= 0 then
+    return false
+  end
+  local chunk = call.grouped and rare.groups.take(chunk_size) or redis_call('LRANGE', P .. K.objects_with_events, -chunk_size, '-1')
+  chunk_read = #chunk
+  if chunk_read == 0 then
+    -- The number of names that are set aside was too high.
+    return false
+  end
+  call.markers_max = call.markers_max - chunk_read
+  local objects, places, keys, n = {}, {}, {}, 0
+  for place = 0, chunk_read - 1 do
+    local object = chunk[call.grouped and place + 1 or chunk_read - place]
+    if not seen[object] then
+      seen[object] = true
+      local first = byte(object)
+      if first == 123 and rare.names.is_foreign(object) then
+        rare.quarantine.report_foreign(object)
+      elseif first == 0 and rare.marks.is_mark(object) then
+        marks[#marks + 1], marks_before[#marks_before + 1] = object, place
+      else
+        n = n + 1
+        objects[n], places[n], keys[n] = object, place, P .. object .. K.event_worker
+      end
+    end
+  end
+  local none_untold = keep_free(objects, places, keys)
+  keep_held()
+  if chunk_size > budget.claims_left and not call.limited and not any_events() then
+    free = {}
+  end
+  source = ask_last_ids() and none_untold and 'sound markers' or 'markers'
+  return true
+end
+
+-- Counts all markers of the chunk as used, and reads the next chunk. Returns whether there is one,
+-- and whether the old chunk still had unused markers.
+local function next_chunk()
+  local looked = call.markers_used < chunk_read
+  call.markers_used = chunk_read
+  return read_chunk(), looked
+end
+
+-- Returns the next object without owner, its last id, its source and the key of its owner. If there
+-- is none, returns nil and `dropped`, or nil alone if there was no marker to look at. The marker of
+-- the object does not count as used yet.
+local function next_object()
+  local has_chunk, is_unused, looked = true, false, false
+  while has_chunk do
+    while free_at < #free do
+      free_at = free_at + 1
+      local object = free[free_at]
+      -- This call may have put the object aside or claimed it since it read the chunk.
+      if not call.put_aside[object] and not call.claimed[object] then
+        call.markers_used = before[free_at]
+        return object, last_ids[free_at], source, owner_keys[free_at]
+      end
+    end
+    has_chunk, is_unused = next_chunk()
+    looked = looked or is_unused
+  end
+  return nil, looked and 'dropped' or nil
+end
+
+-- Claims object `f` of the chunk for the slot, if it is held or may have a limit. Returns the
+-- result for the object; nil if a held object stays due, because the reply is full.
+local function claim_unusual(slot, object, f)
+  local is_held = held[object]
+  if call.limited then
+    local admitted = rare.groups.admits(before[f] + 1, object, is_held)
+    if admitted == 'moved' then
+      -- The call may meet the name again, because its place has changed.
+      seen[object] = nil
+    end
+    if admitted ~= true then
+      return admitted
+    end
+  end
+  if is_held then
+    return rare.held.claim_aside(slot, object)
+  end
+  return claim_object(slot, object, false, last_ids[f], source, owner_keys[f])
+end
+
+-- Claims the objects of markers for all free slots, if no held object can be due, or if the groups
+-- take turns. `f`: the place of the object in its chunk. `used`: the number of markers of the chunk
+-- that are used. Returns the result for the last object; nil if there was no marker to look at.
+local function claim_all()
+  local slots, n, put_aside, claimed = call.slots, call.slots_n, call.put_aside, call.claimed
+  local grouped, limited = call.grouped, call.limited
+  local i, f, used, got, is_unused = 1, 0, 0, nil, nil
+  begin()
+  while true do
+    while i <= n and slots[i].is_busy do
+      i = i + 1
+    end
+    if i > n or budget.claims_left <= 0 or budget.bytes_left <= 0 then
+      break
+    end
+    f = f + 1
+    local object, has_chunk = free[f], true
+    if not object then
+      call.markers_used = used
+      has_chunk, is_unused = next_chunk()
+      f, used = 0, 0
+      if not has_chunk then
+        -- The markers after the last claim led nowhere, or this call may look at no further marker.
+        return (is_unused or call.markers_left > 0) and 'dropped' or got
+      end
+    elseif not put_aside[object] and not claimed[object] then
+      -- The marker counts as used only after the claim. Until something else covers the object, its
+      -- marker must stay.
+      call.markers_used = before[f]
+      local quarantined_before, is_held = call.quarantined_n, held[object]
+      if limited or is_held then
+        got = claim_unusual(slots[i], object, f)
+      else
+        got = claim_object(slots[i], object, false, last_ids[f], source, owner_keys[f])
+      end
+      if not got then
+        break
+      end
+      used = before[f] + 1
+      if got ~= 'claimed' then
+        count_drop(quarantined_before, got == 'moved' or got ~= 'stays' and is_held)
+      elseif grouped then
+        claimed[object] = true
+        if limited then
+          rare.share_limits.claimed()
+        end
+      end
+    end
+  end
+  call.markers_used = used
+  return got
+end
+
+return { begin = begin, next = next_object, claim_all = claim_all, trim = trim, count_drop = count_drop }
