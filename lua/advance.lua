@@ -61,10 +61,12 @@
 --           when it ends. For events with a key, handlers, lost keys, limits and groups:
 --           objects/keyed.lua, progress.lua, missing.lua and share_limits.lua, turns/sorting.lua and
 --           groups.lua
-local set, id_text, sub = writes.set, ids.text, string.sub
+local set, delete, id_text, sub = writes.set, writes.delete, ids.text, string.sub
 -- The first character of event.shares.summary, if objects in hand are only counted, and if a share
 -- has a limit.
 local COUNTED, LIMITED = 48, 50
+-- An id as text and as number, because the counter of one call is often that of the call before.
+local known_text, known_id = '0', 0
 
 -- Returns the reply for a caller without the lease; nil for a caller with it.
 local function fence(key)
@@ -82,7 +84,7 @@ local function read_counter(text)
     -- MGET also returns nil for a key of a wrong type. GET fails then.
     redis_call('GET', call.keys.counter)
   end
-  local counter = text and ids.parse(text)
+  local counter = text and (text == known_text and known_id or ids.parse(text))
   call.counter_before = counter
   if text and not counter then
     return { 'counter', text }
@@ -136,14 +138,15 @@ end
 -- because later names are pushed before it. After a failure the slots keep their objects, because
 -- these objects may have more events.
 local function release()
+  local slots, failed, forgets = call.slots, call.failed, call.forgets
   for i = 1, call.slots_n do
-    local slot = call.slots[i]
+    local slot = slots[i]
     local object = slot.left
-    if object and call.failed then
+    if object and failed then
       slot.left = false
     elseif object then
-      writes.delete(P .. object .. K.event_worker)
-      if call.forgets then
+      delete(P .. object .. K.event_worker)
+      if forgets then
         writes.expire(P .. object .. K.last_event_id)
       end
     end
@@ -175,17 +178,6 @@ local function claim()
   end
 end
 
--- Removes the names of the objects that slots have left from the lists of these slots.
-local function remove_left()
-  for i = 1, call.slots_n do
-    local slot = call.slots[i]
-    if slot.left then
-      local removed = redis_try('LREM', slot.objects_key, '1', slot.left)
-      call.failed = call.failed or type(removed) == 'table' and removed
-    end
-  end
-end
-
 -- Gives the claimed batches their further events and their ids. Even if the call has failed, events
 -- that were taken get their ids.
 local function number()
@@ -199,6 +191,7 @@ local function number()
         guard(rare.events.take, slot, entry)
       end
       local tag = id_text(last + 1)
+      known_text, known_id = tag, last + 1
       if slot.key then
         tag = rare.keyed.tag_of(slot, entry[2], tag)
       end
@@ -210,12 +203,18 @@ local function number()
   call.counter = last
 end
 
--- Ends the claims: deletes the tags of slots without a batch, and trims the markers that are used.
+-- Ends the call: removes the names of the objects that slots have left from the lists of these
+-- slots, deletes the tags of slots without a batch, and trims the markers that are used.
 local function finish()
+  local slots = call.slots
   for i = 1, call.slots_n do
-    local slot = call.slots[i]
+    local slot = slots[i]
+    if slot.left then
+      local removed = redis_try('LREM', slot.objects_key, '1', slot.left)
+      call.failed = call.failed or type(removed) == 'table' and removed
+    end
     if slot.is_committed and not slot.is_busy then
-      writes.delete(slot.tag_key)
+      delete(slot.tag_key)
     end
   end
   if call.grouped then
@@ -227,7 +226,10 @@ local function finish()
     guard(rare.share_limits.close)
   end
   if call.counter ~= call.counter_before then
-    set(call.keys.counter, id_text(call.counter))
+    if call.counter ~= known_id then
+      known_text, known_id = id_text(call.counter), call.counter
+    end
+    set(call.keys.counter, known_text)
   end
   writes.flush()
 end
@@ -242,7 +244,8 @@ local function due_in_ms()
   return soonest[2] and soonest[2] ~= 'inf' and math.max(tonumber(soonest[2]) - rare.time.now_ms(), 0) or -1
 end
 
--- Returns the reply of a call that has not failed.
+-- Returns the reply of a call that has not failed. A library must not keep the events until the next
+-- call, because they may be large.
 local function reply()
   local due_ms, rules_next, unsorted = due_in_ms(), call.rules_next, call.unsorted
   local waits = (call.ready or call.markers_left + call.waiting) > 0 or due_ms == 0 or budget.bytes_left <= 0 or unsorted
@@ -252,7 +255,9 @@ local function reply()
     due_ms = due_ms < 0 and end_ms or math.min(due_ms, end_ms)
   end
   local more_word = unsorted and call.has_groups and 2 or more and 1 or 0
-  return { 'ok', due_ms, more_word, call.from, call.entries_n > 0 and call.entries or false, call.quarantined }
+  local entries = call.entries_n > 0 and call.entries
+  call.entries = false
+  return { 'ok', due_ms, more_word, call.from, entries, call.quarantined }
 end
 
 return function(keys, argv)
@@ -268,7 +273,6 @@ return function(keys, argv)
   go_on(commit.commit_all())
   release()
   claim()
-  remove_left()
   number()
   finish()
   return call.failed and rare.failure.reply() or reply()

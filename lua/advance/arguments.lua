@@ -23,7 +23,7 @@ local function open(argv)
   empty(call.put_aside)
   call.name, call.token, call.forget_ms, call.highest, call.suspects, call.group_depth = argv[2], argv[3], argv[10], argv[11], argv[12], argv[13]
   call.batch_events, call.batch_bytes, call.claims_wanted, call.markers_max = number_of[argv[4]], number_of[argv[5]], number_of[argv[7]], number_of[argv[8]]
-  call.forgets, call.logs, call.log_keep, call.log_keep_ms, call.from = argv[10] ~= '0', argv[SLOTS_FROM] == 'log', false, false, argv[9]
+  call.forgets, call.logs, call.from = argv[10] ~= '0', argv[SLOTS_FROM] == 'log', argv[9]
   if call.logs then
     call.log_keep, call.log_keep_ms = argv[SLOTS_FROM + 1], argv[SLOTS_FROM + 2]
   end

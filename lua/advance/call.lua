@@ -8,7 +8,8 @@
 return {
   -- What the caller says. Texts: the name; its token; the ms after which the last id of a released
   -- object is forgotten; the highest id that the caller has seen; the room for suspects; the parts
-  -- of a name that are its group; the rows that the log keeps, and for how many ms.
+  -- of a name that are its group; the rows that the log keeps, and for how many ms (only with the
+  -- log on).
   name = '', token = '', forget_ms = '0', highest = '0', suspects = '', group_depth = '0', log_keep = false, log_keep_ms = false,
   -- Numbers: events and bytes per batch; the slots that may claim.
   batch_events = 0, batch_bytes = 0, claims_wanted = 0,

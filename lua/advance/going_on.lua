@@ -47,7 +47,7 @@ local function go_on(slot, object)
   if not slot.key then
     guard(rare.events.take, slot, entry)
   end
-  -- The counter rises even if `take_more` has failed, so that no id is given twice.
+  -- The counter rises even if `events.take` has failed, so that no id is given twice.
   call.counter = ids.after(call.counter, #entry - 4)
 end
 

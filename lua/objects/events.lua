@@ -87,8 +87,8 @@ local function put_back(slot, entry)
   redis_call('DEL', slot.batch_key)
 end
 
--- Ends a claim whose name could not be written into the slot's list: `put` is the error. If the list is
--- lost, a new one begins.
+-- Ends a claim whose name could not be written into the slot's list: `put` is the error. If the
+-- list is lost, a new one begins.
 local function put_name_again(slot, entry, put)
   if slot.left and redis_call('EXISTS', slot.objects_key) == 0 then
     put = redis_try('LPUSH', slot.objects_key, entry[2])

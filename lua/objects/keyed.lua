@@ -1,7 +1,7 @@
--- keyed: takes events of schedules with a key, to which queues have references.
--- The event stays in OBJ:events.scheduled until a slot takes it. It is then the only event of its
--- batch. Commands: 7 per event with a key; at most 342 of these. 4 per reference to a schedule that was
--- replaced or cancelled; at most 256 of these.
+-- keyed: takes events of schedules with a key, to which queues have references. The event stays in
+-- OBJ:events.scheduled until a slot takes it. It is then the only event of its batch. Commands: 7
+-- per event with a key; at most 342 of these. 4 per reference to a schedule that was replaced or
+-- cancelled; at most 256 of these.
 
 -- The number of references that this call may still pass over. A call passes over a reference whose
 -- schedule was replaced or cancelled.
@@ -80,9 +80,9 @@ local function take(slot, object, text)
   return nil, 'empty'
 end
 
--- Takes the first event of an object, if the move of it into the slot's batch gave the error `event`, or
--- an event that begins with a NUL. Such an event may be a reference to a schedule. Returns the same as
--- `take`.
+-- Takes the first event of an object, if the move of it into the slot's batch gave the error
+-- `event`, or an event that begins with a NUL. Such an event may be a reference to a schedule.
+-- Returns the same as `take`.
 local function take_first(slot, object, event)
   if type(event) == 'table' then
     rare.quarantine.put(slot, object, rare.quarantine.wrong_of(slot, object, event))

@@ -10,9 +10,9 @@ local free, lists, batch_keys = { nil }, { nil }, { nil }
 -- a slot that has just left an object exists in any case, because it still has the name of that
 -- object.
 local function free_slots()
-  local l, without = 0, 0
+  local slots, l, without = call.slots, 0, 0
   for i = 1, call.slots_n do
-    local slot = call.slots[i]
+    local slot = slots[i]
     if not slot.is_busy then
       without = without + 1
       if not slot.left then

@@ -5,7 +5,7 @@
 
 -- The most slots that are remembered: about 10 MB of Lua's memory. Then all are forgotten.
 local SLOTS_MAX = 8192
-local namespaces, slots_known = {}, 0
+local by_prefix, slots_known = {}, 0
 
 -- Makes the record of a slot when the slot is first used. For each slot that a call names,
 -- `arguments.read_slots` sets the fields after `tag_key` anew, except those of some results only.
@@ -42,15 +42,15 @@ end }
 -- slot.
 local function current()
   if slots_known >= SLOTS_MAX then
-    namespaces, slots_known = {}, 0
+    by_prefix, slots_known = {}, 0
   end
-  local keys = namespaces[P]
+  local keys = by_prefix[P]
   if not keys then
     keys = {
       workers = {}, counter = P .. K.next_event_id, groups_waiting = P .. K.event_groups_waiting, shares = P .. K.event_shares_summary,
       held = P .. K.objects_held, rules = P .. K.event_rules, markers = P .. K.objects_with_events,
     }
-    namespaces[P] = keys
+    by_prefix[P] = keys
   end
   return keys
 end
