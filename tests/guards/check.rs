@@ -354,8 +354,8 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
     .await;
 }
 
-/// The check of the shared keys alone also compares the numbers of names, and looks at the objects that
-/// count as in hand.
+/// The check of the shared keys alone also compares the numbers of names, and looks at the objects
+/// that count as in hand.
 #[tokio::test]
 async fn what_is_wrong_with_the_lengths_of_shared_keys_is_told() {
     const NO_SLOT: &str = "but no slot owns this object: `seriatim repair` removes it";

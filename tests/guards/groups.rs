@@ -183,8 +183,9 @@ async fn without_marks_the_age_of_names_that_are_set_aside_is_unknown() {
     }
 }
 
-/// Groups take turns if more objects wait than there are free slots, even if the caller has room for
-/// more, or if a slot has become free because it has lost its tag. The end of the last group is no loss.
+/// Groups take turns if more objects wait than there are free slots, even if the caller has room
+/// for more, or if a slot has become free because it has lost its tag. The end of the last group is
+/// no loss.
 #[tokio::test]
 async fn groups_take_turns_if_more_objects_wait_than_free_slots() {
     for is_lost in [false, true] {
@@ -213,14 +214,14 @@ async fn groups_take_turns_if_more_objects_wait_than_free_slots() {
         let console = redis.console().await;
         let last = format!("a:{slots}");
         assert_eq!(console.list(&keys.group_waiting("a")).await, [&*last]);
-        state
-            .run(
-                "DEL",
-                &[&keys.worker_event("w.0"), &keys.worker_event_id("w.0")],
-            )
-            .await;
+        // Both slots are free again.
+        for worker in ["w.0", "w.1"] {
+            let batch = [keys.worker_event(worker), keys.worker_event_id(worker)];
+            state.run("DEL", &[&batch[0], &batch[1]]).await;
+        }
         let mut call = Advance::new(&keys, "w", "token-1", depth, ClaimFirst::Markers);
         call.free(0);
+        call.free(1);
         let answer = wire::advance(&mut state.conn, &call)
             .await
             .expect("an answer");
@@ -233,8 +234,8 @@ async fn groups_take_turns_if_more_objects_wait_than_free_slots() {
     }
 }
 
-/// A number of names that is too high, as after the loss of all lists, does not stop Redis. The loss is
-/// told.
+/// A number of names that is too high, as after the loss of all lists, does not stop Redis. The
+/// loss is told.
 #[tokio::test]
 async fn a_number_of_names_that_is_too_high_is_corrected() {
     let redis = Redis::own(&[]);

@@ -174,9 +174,9 @@ async fn a_repeated_result_writes_no_tag() {
     console.check().await;
 }
 
-/// The slot's list is lost. The result of the batch in hand counts, and the next object's name begins
-/// a new list, whether it comes from a marker or from the held objects. The object that the slot has
-/// left may be the next one, if it also has a held batch.
+/// The slot's list is lost. The result of the batch in hand counts, and the next object's name
+/// begins a new list, whether it comes from a marker or from the held objects. The object that the
+/// slot has left may be the next one, if it also has a held batch.
 #[tokio::test]
 async fn a_slot_without_its_list_goes_on() {
     for (next, is_held) in [("work:2", false), ("work:2", true), ("work:1", true)] {
@@ -276,9 +276,9 @@ async fn a_batch_of_no_object_leaves_its_slot() {
     assert_eq!(console.list(&keys.worker_event("w.0")).await, ["2"]);
 }
 
-/// The owner key of an object in hand is lost, and the tag of its slot, too. The batch leaves the slot
-/// without ids, and the slot is free for the next object. A name that a pop has moved to another slot
-/// is claimed there.
+/// The owner key of an object in hand is lost, and the tag of its slot, too. The batch leaves the
+/// slot without ids, and the slot is free for the next object. A name that a pop has moved to
+/// another slot is claimed there.
 #[tokio::test]
 async fn a_batch_without_a_tag_and_an_object_leaves_its_slot() {
     let redis = Redis::start();
@@ -476,8 +476,8 @@ async fn a_held_object_without_an_owner_key_stays_held() {
     }
 }
 
-/// Held objects without owner keys stand among the markers. The markers of one chunk are all used, and
-/// the reply tells of at most 64 lost keys.
+/// Held objects without owner keys stand among the markers. The markers of one chunk are all used,
+/// and the reply tells of at most 64 lost keys.
 #[tokio::test]
 async fn held_objects_without_owner_keys_are_passed_over() {
     let redis = Redis::start();

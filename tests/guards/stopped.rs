@@ -368,9 +368,9 @@ async fn a_call_moves_1000_times() {
     }
 }
 
-/// A step back ends a glitch if it is as long as the step ahead, give or take 5 s, and if less time than
-/// that has passed since the step ahead. Then the jobs are due now. A job whose ticks are not handled up to
-/// a time ahead keeps its value. Keys of a wrong type are left as they are.
+/// A step back ends a glitch if it is as long as the step ahead, give or take 5 s, and if less time
+/// than that has passed since the step ahead. Then the jobs are due now. A job whose ticks are not
+/// handled up to a time ahead keeps its value. Keys of a wrong type are left as they are.
 #[tokio::test]
 async fn only_the_end_of_a_glitch_moves_jobs() {
     for (gained, since, wrong, is_glitch) in [

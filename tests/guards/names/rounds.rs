@@ -157,9 +157,9 @@ async fn a_round_begins_at_its_time() {
     }
 }
 
-/// A round counts the names that are set aside, if their number is lost: without it, no worker takes
-/// them. A list of a wrong type has no names. The round tells if the summary of the shares is lost, and
-/// does neither if the other key is there or its partner is absent.
+/// A round counts the names that are set aside, if their number is lost: without it, no worker
+/// takes them. A list of a wrong type has no names. The round tells if the summary of the shares is
+/// lost, and does neither if the other key is there or its partner is absent.
 #[tokio::test]
 async fn a_round_puts_lost_numbers_of_groups_right() {
     const MENDED: [&str; 2] = [

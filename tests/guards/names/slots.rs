@@ -376,8 +376,8 @@ async fn a_renewal_looks_at_all_slots_that_the_name_ever_had() {
     }
 }
 
-/// The renewal of a name that was watched says nothing of the other names. If the name was in no set,
-/// the sets are lost, so a new pass over all names begins.
+/// The renewal of a name that was watched says nothing of the other names. If the name was in no
+/// set, the sets are lost, so a new pass over all names begins.
 #[tokio::test]
 async fn a_renewal_of_a_name_in_no_set_begins_a_pass() {
     for is_watched in [true, false] {

@@ -112,8 +112,8 @@ async fn a_key_of_a_wrong_type_stops_only_its_name() {
     assert_eq!(scene.all().await, expected);
 }
 
-/// The batch of a slot was deleted, but not its tag. The object waits for an operator, nothing is left
-/// of its lost event, and the other names are taken over.
+/// The batch of a slot was deleted, but not its tag. The object waits for an operator, nothing is
+/// left of its lost event, and the other names are taken over.
 #[tokio::test]
 async fn a_deleted_batch_stops_no_takeover() {
     let mut scene = Scene::new().await;
@@ -347,8 +347,8 @@ async fn a_batch_without_an_object_leaves_its_slot() {
     }
 }
 
-/// The lists of all slots of two names are lost. A call moves at most 256 batches of a name out of their
-/// slots, and tells of 64. The name is due at once, so that the next call moves the rest.
+/// The lists of all slots of two names are lost. A call moves at most 256 batches of a name out of
+/// their slots, and tells of 64. The name is due at once, so that the next call moves the rest.
 #[tokio::test]
 async fn a_call_moves_256_batches_without_an_object() {
     let mut scene = Scene::new().await;

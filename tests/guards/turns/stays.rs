@@ -188,7 +188,8 @@ async fn a_group_at_its_limit_gives_no_name() {
     assert_eq!(aside(&console).await, "b 2: ; a 4398046511104: a:1; 1");
 }
 
-/// Sets aside `a:1` in the group `a`, whose rate allows fewer events than the held batch of `a:1` has.
+/// Sets aside `a:1` in the group `a`, whose rate allows fewer events than the held batch of `a:1`
+/// has.
 async fn set_aside_above_the_rate(state: &mut State) {
     set(state, "a:*", Share::new().rate(0.001).burst(3)).await;
     let at_us = 1000
@@ -220,8 +221,8 @@ async fn the_first_name_of_a_call_may_stay() {
     assert_eq!(aside(&console).await, "a 4398046511104: a:1 a:2; 2");
 }
 
-/// A group has left, because its last name is in the chunk, and then waits for its limit. The turns go
-/// on with a group to which a name has moved meanwhile.
+/// A group has left, because its last name is in the chunk, and then waits for its limit. The turns
+/// go on with a group to which a name has moved meanwhile.
 #[tokio::test]
 async fn a_group_that_has_left_may_wait() {
     let redis = Redis::start();
