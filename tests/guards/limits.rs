@@ -77,9 +77,13 @@ async fn call(state: &mut State) -> (Vec<String>, bool) {
     )
     .await
     .expect("an answer");
-    let Advanced::Ok { more, .. } = &answer else {
+    let Advanced::Ok {
+        more, quarantined, ..
+    } = &answer
+    else {
         panic!("{answer:?}")
     };
+    assert!(quarantined.is_empty(), "{answer:?}");
     (
         objects(&answer).into_iter().map(str::to_owned).collect(),
         *more,
@@ -545,4 +549,11 @@ async fn prefixes_that_wait_for_their_rates_stop_no_other_prefix() {
         expected.map(|(member, is_later)| (member.to_owned(), is_later))
     );
     assert_eq!(call(&mut state).await.0, ["p4:0:1"]);
+}
+
+/// Without names, no group is left. That is no loss.
+#[tokio::test]
+async fn a_call_without_names_tells_of_no_lost_group() {
+    let (_redis, mut state) = scene().await;
+    assert_eq!(call(&mut state).await, (Vec::new(), false));
 }
