@@ -377,6 +377,10 @@ async fn what_is_wrong_with_the_lengths_of_shared_keys_is_told() {
             None,
         ),
         (
+            "DEL @event.rules",
+            Some("objects.paused has 1 objects, but there is no rule".to_owned()),
+        ),
+        (
             "HSET @seriatim.meta names.indexed 1; ZADD @event.workers.watched 1 a",
             Some("event.workers has 2 names, but sweeps look at 1".to_owned()),
         ),

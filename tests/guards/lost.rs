@@ -345,6 +345,7 @@ async fn a_lost_owner_of_an_object_in_hand() {
             );
             assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
             assert_eq!(console.list(&keys.worker_object("w.0")).await, [""; 0]);
+            assert_eq!(console.list(&keys.objects_with_events()).await, ["work:3"]);
         } else {
             let renewed = wire::renew(
                 &mut state.conn,
@@ -371,8 +372,8 @@ async fn a_lost_owner_of_an_object_in_hand() {
     }
 }
 
-/// A name is not the object of the slot's batch if it has an owner, if the list has the owned object, if
-/// the slot has no batch, or if it is a mark or the empty name.
+/// A name is not the object of the slot's batch if it has an owner or an owner key of a wrong type, if
+/// the list has the owned object, if the slot has no batch, or if it is a mark or the empty name.
 #[tokio::test]
 async fn only_the_object_of_a_batch_gets_its_owner_again() {
     for case in [
@@ -382,6 +383,7 @@ async fn only_the_object_of_a_batch_gets_its_owner_again() {
         "mark",
         "empty",
         "other owner",
+        "wrong owner",
     ] {
         let redis = Redis::start();
         let mut state = attached(&redis).await;
@@ -413,6 +415,11 @@ async fn only_the_object_of_a_batch_gets_its_owner_again() {
                     .run("SET", &[&keys.event_worker("work:2"), "w.1"])
                     .await
             }
+            "wrong owner" => {
+                state
+                    .run("LPUSH", &[&keys.event_worker("work:2"), "w.0"])
+                    .await
+            }
             _ => {}
         }
         let renewed = wire::renew(
@@ -433,16 +440,13 @@ async fn only_the_object_of_a_batch_gets_its_owner_again() {
             },
             "{case}"
         );
-        let owner = if case == "other owner" {
-            Some("w.1")
-        } else {
-            None
+        let kind: String = console.run(&["TYPE", &keys.event_worker(name)]).await;
+        let expected = match case {
+            "other owner" => "string",
+            "wrong owner" => "list",
+            _ => "none",
         };
-        assert_eq!(
-            console.text(&keys.event_worker(name)).await.as_deref(),
-            owner,
-            "{case}"
-        );
+        assert_eq!(kind, expected, "{case}");
     }
 }
 

@@ -175,9 +175,11 @@ async fn numbers_are_ids_that_no_event_gets() {
             .expect("an answer"),
     );
     assert!(jumped > 1_000_000_000_000_000, "{jumped}");
-    let () = console.run(&["SET", &counter, "nan"]).await;
-    let refused = wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 0).await;
-    assert!(matches!(refused, Err(wire::ScriptError::Counter(text)) if text == "nan"));
+    for wrong in ["nan", "9007199254740991"] {
+        let () = console.run(&["SET", &counter, wrong]).await;
+        let refused = wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 0).await;
+        assert!(matches!(refused, Err(wire::ScriptError::Counter(text)) if text == wrong));
+    }
     let () = console
         .run(&["DEL", &counter, &state.keys.event_sent("work:1")])
         .await;

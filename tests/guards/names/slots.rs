@@ -389,9 +389,14 @@ async fn a_renewal_of_a_name_in_no_set_begins_a_pass() {
         scene.meta("names.indexed", "5").await;
         let key = scene.keys.worker_lease("w");
         scene.state.run("SET", &[&key, "t host 1 1"]).await;
-        wire::renew(&mut scene.state.conn, &scene.keys, "w", "t", LEASE, 2)
+        let renewed = wire::renew(&mut scene.state.conn, &scene.keys, "w", "t", LEASE, 2)
             .await
             .expect("a reply");
+        let nothing = Renewed::Renewed {
+            strays: 0,
+            lost: Vec::new(),
+        };
+        assert_eq!(renewed, nothing);
         let indexed: Option<String> = scene
             .console
             .run(&["HGET", &scene.keys.meta(), "names.indexed"])
@@ -529,6 +534,28 @@ async fn a_lost_registration_hides_no_batch() {
             .any(|line| line.starts_with("event.workers = w 901 ")),
         "{all:?}"
     );
+}
+
+/// The lists of many slots are lost. An attach tells of 64 batches without an object, and moves all.
+#[tokio::test]
+async fn an_attach_tells_of_64_lost_batches() {
+    let mut scene = Scene::new().await;
+    scene.register("w", 70, 7).await;
+    for slot in 0..70 {
+        scene.state.batch(&format!("w.{slot}"), 1, &["e"]).await;
+    }
+    let Attached::Attached {
+        kept: 0,
+        held: 0,
+        lost,
+    } = scene.attach(&ATTACH).await
+    else {
+        panic!()
+    };
+    assert_eq!(lost.len(), 64);
+    let all = scene.all().await;
+    let moved = all.iter().filter(|line| line.ends_with(":lost = 1 e"));
+    assert_eq!(moved.count(), 70);
 }
 
 /// A key of a wrong type ends a call before its first write.
