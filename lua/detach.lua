@@ -25,7 +25,8 @@ local refused = rare.fence.check(name, token)
 if refused then
   return refused
 end
-local slots = rare.slots.known(name, 0)
+-- A registration has at least one slot, even if it was lost and the slots have nothing.
+local slots = rare.slots.known(name, 1)
 rare.slots.check_types(name, slots)
 
 local now_ms = rare.time.now_ms()

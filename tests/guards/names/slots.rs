@@ -508,6 +508,25 @@ async fn a_lost_registration_hides_no_slot() {
     }
 }
 
+/// The registration of the name is lost, and its slots have nothing. A detach writes a registration
+/// that is valid: it has at least one slot.
+#[tokio::test]
+async fn a_detach_writes_a_valid_registration() {
+    let mut scene = Scene::new().await;
+    let key = scene.keys.worker_lease("w");
+    scene.state.run("SET", &[&key, "t host 1 1"]).await;
+    wire::detach(&mut scene.state.conn, &scene.keys, "w", "t")
+        .await
+        .expect("a reply");
+    let now = scene.at_ms().await;
+    let expected = [
+        format!("event.workers = w 1 t {now}"),
+        format!("event.workers.departed = w {}", now + 1000),
+    ];
+    assert_eq!(scene.all().await, expected);
+    scene.console.check().await;
+}
+
 /// A batch without the name of its object is in a slot that only the lost registration named.
 #[tokio::test]
 async fn a_lost_registration_hides_no_batch() {
