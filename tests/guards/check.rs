@@ -347,6 +347,10 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
             "layout shared key: event.rules says that rules are to be looked at next at no time, it should be never",
         ),
         (
+            "SET @event.shares x; SET @event.shares.summary 1~1~1700",
+            "layout shared key: event.shares is a string, it should be a hash",
+        ),
+        (
             "ZADD @event.marks 1 wrong",
             "layout shared key: event.marks has a member wrong that is no mark: remove that member",
         ),

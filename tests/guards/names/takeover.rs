@@ -377,13 +377,17 @@ async fn a_name_without_a_registration_is_adopted() {
     let mut scene = Scene::new().await;
     scene.state.own("dead.2", "work:1", 1, &["e"]).await;
     scene.state.own("left.1023", "work:2", 2, &["f"]).await;
+    // The list of this slot is lost, too.
+    scene.state.batch("alone.5", 3, &["g"]).await;
     scene.watch("dead", 1).await;
     scene.watch("empty", 2).await;
     scene.depart("left", 1).await;
+    scene.depart("alone", 2).await;
     scene.depart("empty-too", 1).await;
     let mut held = 0;
-    for _ in 0..3 {
-        let (adopted, _) = scene.sweep(LOOK, AGES).await;
+    for _ in 0..4 {
+        let day = Duration::from_secs(86_400);
+        let (adopted, _) = scene.sweep(LOOK, day).await;
         held += adopted.held;
     }
     assert_eq!(held, 2);
@@ -394,6 +398,10 @@ async fn a_name_without_a_registration_is_adopted() {
     );
     assert!(
         all.contains(&"work:2:events.held = f".to_owned()),
+        "{all:?}"
+    );
+    assert!(
+        all.contains(&"event.worker:alone.5:lost = 3 g".to_owned()),
         "{all:?}"
     );
     assert!(!all.iter().any(|key| key.contains("empty")), "{all:?}");
