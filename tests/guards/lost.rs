@@ -302,6 +302,49 @@ async fn a_batch_without_a_tag_and_an_object_leaves_its_slot() {
     assert_eq!(console.list(&keys.worker_event("w.1")).await, ["2"]);
 }
 
+/// The slot behind a free one has lost its tag and its object, and cannot give its batch away, because
+/// it has lost another one. The name that a pop has moved to the free slot is claimed there.
+#[tokio::test]
+async fn a_slot_that_keeps_its_lost_batch_is_busy() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.run("LPUSH", &[&keys.worker_event("w.1"), "1"]).await;
+    state
+        .run("RPUSH", &[&keys.worker_lost("w.1"), "0", "2"])
+        .await;
+    state.emit("work:2", "3").await;
+    crate::pop(&mut state, "w.0").await;
+    let answer = advance(&mut state, &[], &[0, 1]).await;
+    assert!(
+        matches!(&told(&answer)[..], [("event.worker:w.1", what)] if what.starts_with("stuck: ")),
+        "{answer:?}"
+    );
+    assert_eq!(objects(&answer), ["work:2"]);
+    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["3"]);
+    assert_eq!(console.list(&keys.worker_event("w.1")).await, ["1"]);
+}
+
+/// One slot has lost its tag and its object, while another one yields. Only the lost batch is told.
+#[tokio::test]
+async fn a_batch_that_is_over_is_not_lost() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.own("w.0", "work:1", 7, &["1"]).await;
+    state.run("LPUSH", &[&keys.events("work:1"), "2"]).await;
+    state.run("LPUSH", &[&keys.worker_event("w.1"), "3"]).await;
+    let report = Report {
+        then: BatchResult::Yield,
+        ..done("work:1", 7)
+    };
+    let answer = advance(&mut state, &[(0, report)], &[1]).await;
+    let what = "lost: the object of the batch in event.worker:w.1:lost is not known";
+    assert_eq!(told(&answer), [("event.worker:w.1", what)]);
+    assert_eq!(objects(&answer), ["work:1"]);
+    assert_eq!(console.list(&keys.worker_lost("w.1")).await, ["3", "0"]);
+}
+
 /// Tag and batch are gone, or the tag is alone: the slot is free.
 #[tokio::test]
 async fn a_tag_without_a_batch_and_an_object_goes() {
@@ -499,6 +542,10 @@ async fn held_objects_without_owner_keys_are_passed_over() {
     let answer = advance(&mut state, &[], &[0]).await;
     assert_eq!(objects(&answer), ["work:1"]);
     assert_eq!(told(&answer).len(), 64);
+    assert_eq!(
+        console.text(&keys.event_worker("work:1")).await.as_deref(),
+        Some("w.0")
+    );
     assert_eq!(console.list(&keys.objects_with_events()).await, [""; 0]);
 }
 
