@@ -302,8 +302,8 @@ async fn a_batch_without_a_tag_and_an_object_leaves_its_slot() {
     assert_eq!(console.list(&keys.worker_event("w.1")).await, ["2"]);
 }
 
-/// The slot behind a free one has lost its tag and its object, and cannot give its batch away, because
-/// it has lost another one. The name that a pop has moved to the free slot is claimed there.
+/// The slot behind a free one has lost its tag and its object, and cannot give its batch away,
+/// because it has lost another one. The name that a pop has moved to the free slot is claimed there.
 #[tokio::test]
 async fn a_slot_that_keeps_its_lost_batch_is_busy() {
     let redis = Redis::start();
@@ -351,11 +351,47 @@ async fn a_tag_without_a_batch_and_an_object_goes() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
     let keys = state.keys.clone();
-    state.run("SET", &[&keys.worker_event_id("w.0"), "7"]).await;
     state.given(7).await;
-    state.emit("work:2", "2").await;
+    for expected in [vec![], vec!["work:2"]] {
+        state.run("SET", &[&keys.worker_event_id("w.0"), "7"]).await;
+        if !expected.is_empty() {
+            state.emit("work:2", "2").await;
+        }
+        let answer = advance(&mut state, &[], &[0]).await;
+        assert_eq!((objects(&answer), told(&answer)), (expected, vec![]));
+        let tag = redis
+            .console()
+            .await
+            .text(&keys.worker_event_id("w.0"))
+            .await;
+        assert_eq!(tag.is_some(), !objects(&answer).is_empty());
+    }
+}
+
+/// The batch of an object in hand is lost. The object waits for an operator, and nothing is left of
+/// its event.
+#[tokio::test]
+async fn nothing_is_left_of_a_lost_batch() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.own("w.0", "work:1", 7, &["1"]).await;
+    state
+        .run("LPUSH", &[&keys.event_errors("work:1"), "1 1 down"])
+        .await;
+    state.run("SET", &[&keys.event_key("work:1"), "7 k"]).await;
+    state.run("DEL", &[&keys.worker_event("w.0")]).await;
     let answer = advance(&mut state, &[], &[0]).await;
-    assert_eq!((objects(&answer), told(&answer)), (vec!["work:2"], vec![]));
+    let why = "quarantine: event.worker:w.0:event is absent";
+    assert_eq!(told(&answer), [("work:1", why)]);
+    let left: u64 = console
+        .run(&[
+            "EXISTS",
+            &keys.event_errors("work:1"),
+            &keys.event_key("work:1"),
+        ])
+        .await;
+    assert_eq!(left, 0);
 }
 
 /// The owner key of an object in hand is lost. A renewal writes it again, before another slot takes
@@ -415,8 +451,8 @@ async fn a_lost_owner_of_an_object_in_hand() {
     }
 }
 
-/// A name is not the object of the slot's batch if it has an owner or an owner key of a wrong type, if
-/// the list has the owned object, if the slot has no batch, or if it is a mark or the empty name.
+/// A name is not the object of the slot's batch if it has an owner or an owner key of a wrong type,
+/// if the list has the owned object, if the slot has no batch, or if it is a mark or the empty name.
 #[tokio::test]
 async fn only_the_object_of_a_batch_gets_its_owner_again() {
     for case in [
@@ -569,6 +605,13 @@ async fn an_object_whose_held_batch_is_lost_goes_on_after_a_release() {
     assert_eq!(
         told(&answer),
         [("work:1", "quarantine: work:1:events.held is absent")]
+    );
+    assert_eq!(
+        console
+            .text(&keys.events_held_id("work:1"))
+            .await
+            .as_deref(),
+        Some("0 0 0 0 quarantine: work:1:events.held is absent")
     );
     console.check().await;
     state

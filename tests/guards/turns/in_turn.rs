@@ -40,6 +40,33 @@ async fn a_held_object_without_an_owner_key_has_one_slot() {
     }
 }
 
+/// The owner key of a held object was evicted, and its name is set aside. The held batch is claimed
+/// before later events if its due time is over; else the object is held again.
+#[tokio::test]
+async fn a_held_object_that_is_set_aside_needs_no_owner_key() {
+    for (score, claimed) in [("-1", true), ("99999999999999", false)] {
+        let redis = Redis::start();
+        let (mut state, console) = rig(&redis).await;
+        let keys = state.keys.clone();
+        state
+            .hold("a:1", score, &["1"], "7 0 1 0 retry: down")
+            .await;
+        state.run("DEL", &[&keys.event_worker("a:1")]).await;
+        state.run("LPUSH", &[&keys.events("a:1"), "2"]).await;
+        set_aside(&mut state, "a", 0, &["a:1"]).await;
+        let expected: &[&str] = if claimed { &["a:1"] } else { &[] };
+        assert_eq!(claim(&mut state, 1, GROUPED).await, expected);
+        assert_eq!(console.list(&keys.events("a:1")).await, ["2"]);
+        let (owner, batch) = match claimed {
+            true => ("w.0", keys.worker_event("w.0")),
+            false => ("held", keys.events_held("a:1")),
+        };
+        assert_eq!(console.list(&batch).await, ["1"]);
+        let found = console.text(&keys.event_worker("a:1")).await;
+        assert_eq!(found.as_deref(), Some(owner));
+    }
+}
+
 /// The owner key of a held object was evicted. The marker of the object leads to no event, and the
 /// held batch is claimed after it.
 #[tokio::test]
