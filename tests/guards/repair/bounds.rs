@@ -234,3 +234,23 @@ async fn a_reference_is_searched_among_the_oldest_entries() {
         );
     }
 }
+
+/// Workers make at most 2,049 groups. The names of more groups are not counted.
+#[tokio::test]
+async fn more_groups_than_workers_make_are_left() {
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let key = redis.keys().event_groups();
+    for (count, expected) in [(2049, None), (2050, Some((0, "left".to_owned())))] {
+        broken(&mut state, "nothing", 0, 0).await;
+        let members: Vec<String> = (0..count)
+            .flat_map(|n| ["1".to_owned(), n.to_string()])
+            .collect();
+        let members: Vec<&str> = members.iter().map(String::as_str).collect();
+        state
+            .run("ZADD", &[&[key.as_str()], &members[..]].concat())
+            .await;
+        let told = call(&mut state, &[("shared", "")]).await;
+        assert_eq!(told, Vec::from_iter(expected), "{count}");
+    }
+}
