@@ -103,12 +103,16 @@ pub struct LogEntry {
     /// Time at which the worker that finalized the event had taken it, ms since the epoch by Redis'
     /// clock; none if an operator skipped the event.
     pub taken_ms: Option<u64>,
-    /// Results of the successful handlers by handler id, as the text of one JSON object. None if no
-    /// handler had a result.
-    pub results: Option<String>,
     /// Time at which the event was finalized, ms since the epoch by Redis' clock. This time is
     /// never less than in the row before, even if Redis' clock was set back.
     pub finalized_ms: u64,
+    /// Results of the successful handlers by handler id, as the text of one JSON object. None if no
+    /// handler had a result.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "reply::as_json"
+    )]
+    pub results: Option<String>,
 }
 
 impl LogEntry {
