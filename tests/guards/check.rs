@@ -459,6 +459,7 @@ async fn what_is_just_right_is_not_told() {
         // Without the times, a mark may be in the list.
         "ZADD @event.marks 5 5; ZADD @event.groups 3 g; LPUSH @event.group:g:waiting x y; SET @event.groups.waiting 1",
         "ZADD @event.marks 5 5; ZADD @event.groups 3 g; LPUSH @event.group:g:waiting x y; SET @event.groups.waiting 2",
+        "HSET @event.groups.times g 1~1~1; ZADD @event.groups 3 g; LPUSH @event.group:g:waiting x y; SET @event.groups.waiting 1",
         "SET @x:event.worker held; ZADD @objects.paused 0 x; HSET @event.rules block~x 1~0~0~3~0~ada",
     ] {
         broken_by(&mut state, commands).await;
