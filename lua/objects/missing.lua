@@ -44,7 +44,8 @@ local function put(slot, tag)
   rare.strays.give_back(slot.number)
   local what = rare.lost.put(slot.base, tag)
   slot.is_busy = string.sub(what, 1, 5) == 'stuck'
-  call.progress = true
+  -- A batch that must stay is no progress: the next call would find the same.
+  call.progress = call.progress or not slot.is_busy
   rare.quarantine.report_lost(K.WORKER .. slot.owner, what)
 end
 

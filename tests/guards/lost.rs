@@ -253,6 +253,12 @@ async fn a_batch_of_an_unknown_object_is_kept() {
     assert_eq!(objects(&answer), Vec::<&str>::new());
     assert_eq!(console.list(&keys.worker_event("w.0")).await, ["2"]);
     assert_eq!(console.list(&keys.objects_with_events()).await, ["work:2"]);
+    // The next call can do no more, so a further one is of no use.
+    let answer = advance(&mut state, &[], &[0]).await;
+    assert!(
+        matches!(&answer, Advanced::Ok { more: false, .. }),
+        "{answer:?}"
+    );
 }
 
 /// The owner key of an object in hand was evicted, and the reply to its claim was lost. So the object
@@ -303,7 +309,8 @@ async fn a_batch_without_a_tag_and_an_object_leaves_its_slot() {
 }
 
 /// The slot behind a free one has lost its tag and its object, and cannot give its batch away,
-/// because it has lost another one. The name that a pop has moved to the free slot is claimed there.
+/// because it has lost another one. The name that a pop has moved to the free slot is claimed
+/// there.
 #[tokio::test]
 async fn a_slot_that_keeps_its_lost_batch_is_busy() {
     let redis = Redis::start();
@@ -452,7 +459,8 @@ async fn a_lost_owner_of_an_object_in_hand() {
 }
 
 /// A name is not the object of the slot's batch if it has an owner or an owner key of a wrong type,
-/// if the list has the owned object, if the slot has no batch, or if it is a mark or the empty name.
+/// if the list has the owned object, if the slot has no batch, or if it is a mark or the empty
+/// name.
 #[tokio::test]
 async fn only_the_object_of_a_batch_gets_its_owner_again() {
     for case in [
@@ -537,6 +545,7 @@ async fn a_held_object_without_an_owner_key_stays_held() {
         let redis = Redis::start();
         let mut state = attached(&redis).await;
         let (keys, console) = (state.keys.clone(), redis.console().await);
+        state.delivered("work:1", 6).await;
         state
             .hold("work:1", "99999999999999", &["1"], "7 0 1 0 retry: down")
             .await;

@@ -555,7 +555,8 @@ async fn a_lost_registration_hides_no_batch() {
     );
 }
 
-/// The lists of many slots are lost. An attach tells of 64 batches without an object, and moves all.
+/// The lists of many slots are lost. An attach tells of 64 batches without an object, and moves
+/// all.
 #[tokio::test]
 async fn an_attach_tells_of_64_lost_batches() {
     let mut scene = Scene::new().await;
