@@ -133,7 +133,7 @@ async fn a_rule_lifts_itself_at_its_end() {
         redis.keys(),
         Kind::Block,
         "*",
-        Duration::from_millis(300),
+        Duration::from_secs(3),
     )
     .await;
     console.emit("work:1", "1").await;

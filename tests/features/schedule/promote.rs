@@ -134,12 +134,12 @@ async fn a_replaced_event_never_fires_at_its_old_time() {
     for n in 0..20 {
         let first = emitter
             .schedule(format!("user:{n}"), Json::new("\"monthly\""))
-            .after(ms(300))
+            .after(ms(2000))
             .key("renew");
         first.send().await.expect("scheduled");
         let second = emitter
             .schedule(format!("user:{n}"), Json::new("\"yearly\""))
-            .after(ms(900))
+            .after(ms(4000))
             .key("renew");
         begun.push(now_ms());
         second.send().await.expect("scheduled");
@@ -149,7 +149,7 @@ async fn a_replaced_event_never_fires_at_its_old_time() {
     for ((text, at), begun) in times.lock().expect("no panic").iter().zip(begun) {
         assert_eq!(text, "\"yearly\"");
         assert!(
-            *at + 1 >= begun + 900,
+            *at + 1 >= begun + 4000,
             "{} ms after its replacement",
             at - begun
         );
