@@ -200,12 +200,16 @@ impl Slots {
             .query_async(&mut self.conn)
             .await
             .expect("commandstats");
-        let evalsha: String = stats.get("cmdstat_evalsha").expect("scripts were called");
-        let usec = evalsha
-            .split(',')
-            .find_map(|field| field.strip_prefix("usec="))
-            .expect("usec");
-        Duration::from_micros(usec.parse().expect("a number"))
+        let usec = |command| -> u64 {
+            let calls: Option<String> = stats.get(command);
+            calls.map_or(0, |calls| {
+                let usec = calls
+                    .split(',')
+                    .find_map(|field| field.strip_prefix("usec="));
+                usec.and_then(|usec| usec.parse().ok()).expect("usec")
+            })
+        };
+        Duration::from_micros(usec("cmdstat_evalsha") + usec("cmdstat_fcall"))
     }
 
     /// Makes one call of `advance` for all slots. The call is built, and its reply is read, as in a

@@ -182,9 +182,9 @@ impl Recording {
                 return None;
             };
             let words: Vec<Vec<u8>> = redis::from_redis_value_ref(parts.get(3)?).ok()?;
-            let is_script = words
-                .first()
-                .is_some_and(|word| word.eq_ignore_ascii_case(b"evalsha"));
+            let is_script = words.first().is_some_and(|word| {
+                word.eq_ignore_ascii_case(b"evalsha") || word.eq_ignore_ascii_case(b"fcall")
+            });
             redis::from_redis_value_ref::<u64>(parts.get(2)?)
                 .ok()
                 .filter(|_| is_script)
@@ -192,10 +192,16 @@ impl Recording {
         let long: Vec<u64> = long.collect();
         let stats: String = console.run(&["INFO", "commandstats", "latencystats"]).await;
         let of = |start: &str| stats.lines().find_map(|line| line.strip_prefix(start));
-        let calls = of("cmdstat_evalsha:calls=")
-            .and_then(|rest| rest.split(',').next()?.parse::<f64>().ok());
-        let calls = calls.expect("the number of calls");
-        let percentiles = of("latency_percentiles_usec_evalsha:").unwrap_or_default();
+        let number = |start| of(start)?.split(',').next()?.parse::<f64>().ok();
+        let (scripts, functions) = (
+            number("cmdstat_evalsha:calls="),
+            number("cmdstat_fcall:calls="),
+        );
+        let calls = scripts.unwrap_or(0.0) + functions.unwrap_or(0.0);
+        assert!(calls > 0.0, "scripts ran");
+        let percentiles = of("latency_percentiles_usec_fcall:")
+            .or_else(|| of("latency_percentiles_usec_evalsha:"))
+            .unwrap_or_default();
         println!(
             "{what}: {calls} calls, {percentiles}; above {CALL_US} µs: {long:?}; waited {waited_us} µs for a core"
         );
