@@ -6,7 +6,7 @@
 -- `{ nil }` has room for one item. Beside `arguments.open`, a field
 -- has the writer that its comment names.
 return {
-  -- What the caller says. Texts: the name; its token; the ms after which the last id of a released
+  -- The arguments. Texts: the name; its token; the ms after which the last id of a released
   -- object is forgotten; the highest id that the caller has seen; the room for suspects; the parts
   -- of a name that are its group; the rows that the log keeps, and for how many ms (only with the
   -- log on).
@@ -15,7 +15,7 @@ return {
   batch_events = 0, batch_bytes = 0, claims_wanted = 0,
   -- Whether last ids are forgotten, and whether the event log is on.
   forgets = false, logs = false,
-  -- Where to claim first, `held` or `markers`. Writer: sequence, in_turn.
+  -- The source of the next claim: `held` or `markers`. Writer: sequence, in_turn.
   from = '',
   -- The shared keys that every call reads.
   keys = false,
