@@ -3,7 +3,8 @@
 -- The keys are made once, and live as long as the library. So do the slots: a slot is a record of
 -- its keys, and of what a call knows of it.
 
--- The most slots that are remembered: about 10 MB of Lua's memory. Then all are forgotten.
+-- The most slots that are remembered: about 10 MB of Lua's memory. Then all are forgotten. A
+-- namespace and a name count as a slot each, because a call may name no slot.
 local SLOTS_MAX = 8192
 local by_prefix, slots_known = {}, 0
 
@@ -50,7 +51,7 @@ local function current()
       workers = {}, counter = P .. K.next_event_id, groups_waiting = P .. K.event_groups_waiting, shares = P .. K.event_shares_summary,
       held = P .. K.objects_held, rules = P .. K.event_rules, markers = P .. K.objects_with_events,
     }
-    by_prefix[P] = keys
+    by_prefix[P], slots_known = keys, slots_known + 1
   end
   return keys
 end
@@ -60,7 +61,7 @@ local function slots_of(keys, name)
   local slots = keys.workers[name]
   if not slots then
     slots = setmetatable({ base = P .. K.WORKER .. name .. '.', name = name }, new_slot)
-    keys.workers[name] = slots
+    keys.workers[name], slots_known = slots, slots_known + 1
   end
   return slots
 end
