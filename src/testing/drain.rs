@@ -58,9 +58,8 @@ pub struct Unfinished {
     pub markers: u64,
     /// Number of workers (slots), of any process, that have an object.
     pub busy: u64,
-    /// Number of held objects that are due now or in a moment. Objects that wait for a retry do not
-    /// count.
-    pub due: u64,
+    /// Whether a held object is due now or in a moment. Objects that wait for a retry do not count.
+    pub due: bool,
     /// Whether objects of a lifted rule are being woken.
     pub waking: bool,
 }
@@ -79,15 +78,14 @@ impl fmt::Display for Unfinished {
             due,
             waking,
         } = self;
-        let waking = if *waking {
-            ", and objects are being woken"
-        } else {
-            ""
-        };
-        write!(
-            f,
-            "{markers} markers, {busy} busy slots, {due} objects due{waking}"
-        )
+        write!(f, "{markers} markers, {busy} busy slots")?;
+        if *due {
+            f.write_str(", a held object is due")?;
+        }
+        if *waking {
+            f.write_str(", objects are being woken")?;
+        }
+        Ok(())
     }
 }
 
@@ -286,8 +284,8 @@ async fn run_until_done(
     }
 }
 
-/// Reads the remaining work in one atomic step. Otherwise an object could be missed, because it
-/// moves from a marker to a slot, or from a slot to the held objects, in one step.
+/// Reads the remaining work, and the time, in one atomic step. Otherwise an object could be missed,
+/// because it moves from a marker to a slot, or from a slot to the held objects, in one step.
 async fn look(conn: &mut PatientConnection, control: &Control) -> Result<Unfinished, ControlError> {
     const WHAT: &str = "what is left to do";
     let keys = control.keys();
@@ -301,50 +299,63 @@ async fn look(conn: &mut PatientConnection, control: &Control) -> Result<Unfinis
             );
         }
     }
-    let now_ms = control.now_ms().await?;
     let mut all = redis::pipe();
     all.atomic();
-    all.cmd("LLEN").arg(keys.objects_with_events());
-    all.cmd("ZCOUNT")
+    all.cmd("TIME");
+    all.cmd("ZRANGE")
         .arg(keys.objects_held())
-        .arg("-inf")
-        .arg(now_ms);
+        .arg(0)
+        .arg(0)
+        .arg("WITHSCORES");
+    all.cmd("LLEN").arg(keys.objects_with_events());
     all.cmd("HGET").arg(keys.event_rules()).arg("next");
     all.cmd("GET").arg(keys.event_groups_waiting());
     for lists in lists.chunks(KEYS_MAX) {
         all.cmd("EXISTS").arg(lists);
     }
-    let counts: Vec<Option<String>> = all
+    let replies: Vec<redis::Value> = all
         .query_async(conn)
         .await
         .map_err(ControlError::redis(WHAT))?;
-    let number = |at: usize| {
-        counts
-            .get(at)
-            .and_then(|count| count.as_deref()?.parse::<u64>().ok())
+    let mut replies = replies.into_iter();
+    let mut next = || replies.next().unwrap_or(redis::Value::Nil);
+    let unreadable = |error: redis::ParsingError| ControlError::redis(WHAT)(error.into());
+    let (seconds, micros): (u64, u64) = redis::from_redis_value(next()).map_err(unreadable)?;
+    let soonest: Vec<(Vec<u8>, f64)> = redis::from_redis_value(next()).map_err(unreadable)?;
+    let now_ms = seconds * 1000 + micros / 1000;
+    let mut number = || {
+        redis::from_redis_value::<Option<String>>(next())
+            .ok()
+            .flatten()
+            .and_then(|count| count.parse::<u64>().ok())
     };
-    let busy = (4..counts.len()).filter_map(number).sum();
-    let waking = number(2).is_some_and(|next| next <= now_ms);
     let mut left = Unfinished {
-        markers: number(0).unwrap_or(0) + number(3).unwrap_or(0),
-        busy,
-        due: number(1).unwrap_or(0),
-        waking,
+        markers: number().unwrap_or(0),
+        due: false,
+        waking: number().is_some_and(|next| next <= now_ms),
+        busy: 0,
     };
-    if left.is_nothing() {
-        let soon = control.held(false, None, 1).await?.objects;
-        left.due = soon.iter().filter(|object| !is_for_later(object)).count() as u64;
+    left.markers += number().unwrap_or(0);
+    left.busy = lists.chunks(KEYS_MAX).filter_map(|_| number()).sum();
+    if let Some((object, due)) = soonest.first() {
+        left.due = *due <= now_ms as f64 || !waits_for_later(control, object, *due).await?;
     }
     Ok(left)
 }
 
-/// Returns whether the object waits for a retry, an operator or a rule. Other objects only wait for
-/// a free worker.
-fn is_for_later(object: &HeldObject) -> bool {
-    matches!(
-        object.waits_for,
-        WaitsFor::Retry | WaitsFor::Operator | WaitsFor::Rule
-    )
+/// Returns whether this object, which was held until `due`, still is, and waits for a retry, an
+/// operator or a rule. Other objects only wait for a free worker. An object that a worker has taken
+/// in the meantime is not done either.
+async fn waits_for_later(control: &Control, object: &[u8], due: f64) -> Result<bool, ControlError> {
+    let soonest = control.held(false, None, 1).await?.objects;
+    Ok(soonest.first().is_some_and(|held| {
+        held.object == String::from_utf8_lossy(object)
+            && held.due_ms.is_none_or(|due_ms| due_ms as f64 == due)
+            && matches!(
+                held.waits_for,
+                WaitsFor::Retry | WaitsFor::Operator | WaitsFor::Rule
+            )
+    }))
 }
 
 async fn look_back(
