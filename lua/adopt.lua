@@ -52,7 +52,7 @@
 -- Cost      about 12 commands
 --           3 per watched name with a lease, at most 512 names
 --           names without a lease: 2 keys per slot, at most 1,024 keys and one name more; the holds
---           of 256 objects, and of one slot more
+--           of 256 objects and batches without an object, and of one slot more
 --           once per second: 4 commands and 1 key per slot for departed names, at most 6,144 keys
 --           and two names more; 2 commands per name of the pass, at most 256
 --           after the clock has stepped back, some calls only move times: those of all rules, or of
@@ -125,10 +125,10 @@ local cause = { now_ms = now_ms, why = 'takeover', died = true, crashes_max = cr
 -- type, leaves out this worker name, so that the other worker names are still taken over. `seriatim
 -- check` reports the key.
 local function take_over(name, slots, token)
-  local held, strays, found_lost = 0, 0, nil
+  local held, strays, met, found_lost = 0, 0, 0, nil
   if pcall(rare.slots.check_types, name, slots) then
     local lost
-    strays, lost = rare.slots.each(name, slots, function(at, slot, object, tag)
+    strays, lost, met = rare.slots.each(name, slots, function(at, slot, object, tag)
       held = held + 1
       return rare.slots.hold_owned(at, object, tag, cause)
     end, THINGS_MAX - things)
@@ -140,7 +140,7 @@ local function take_over(name, slots, token)
   if held + strays == 0 and not found_lost then
     return rare.registry.watch(name, now_ms + 10 * look_ms)
   end
-  things = things + held + strays
+  things = things + met
   reply[3], reply[4], reply[#reply + 1] = reply[3] + held, reply[4] + strays, name
   rare.registry.register(name, slots, token or '-', now_ms)
   rare.registry.watch(name, now_ms)

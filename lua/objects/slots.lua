@@ -32,8 +32,8 @@ end
 -- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns; `at`: the
 -- beginning of the slot's keys; `tag`: false if the slot has no batch. Moves all other names in the
 -- slots' lists back to the markers. If `most` objects and names have been met, stops after the
--- present slot (nil: no limit). Returns the number of names moved back, and texts about lost keys:
--- name, text, ….
+-- present slot (nil: no limit). Returns the number of names moved back, texts about lost keys (name,
+-- text, …), and the number of objects, names and batches without an object that were met.
 --
 -- If the owner key of the slot's object is lost, the object is held with the batch for an operator.
 -- If `in_hand`, the process has the batch in hand, and the key is written again. A batch whose
@@ -83,7 +83,7 @@ local function each_slot(name, slots, owned, most, in_hand)
       met = met + 1
     end
   end
-  return strays, lost
+  return strays, lost, met
 end
 
 -- The most slots of a name.

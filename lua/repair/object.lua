@@ -29,13 +29,13 @@ local function has_rule(object)
   return false
 end
 
--- Makes events of a held batch dead letters, because events of the object with higher ids are
--- delivered or in hand. Returns whether events are left.
-local function bury(object, state, why)
+-- Makes events of a held batch dead letters, up to the id `to`, because events of the object with
+-- higher ids are delivered or in hand. Returns whether such events are left.
+local function bury(object, state, why, to)
   local batch, bytes, id = P .. object .. K.events_held, 0, state.first
   local with_log = redis_call('HGET', P .. K.meta, 'event.log')
   for _ = 1, EVENTS_MAX do
-    local event = bytes < BYTES_MAX and redis_call('LINDEX', batch, '-1')
+    local event = id <= to and bytes < BYTES_MAX and redis_call('LINDEX', batch, '-1')
     if not event then
       break
     end
@@ -53,18 +53,20 @@ local function bury(object, state, why)
   end
   if redis_call('EXISTS', batch) == 1 then
     redis_call('SET', P .. object .. K.events_held_id, rare.tag.held_text(ids.text(id), state.handouts, 0, 0, 'repair'))
-    return true
+    return id <= to
   end
   redis_call('DEL', P .. object .. K.events_held_id)
   return false
 end
 
--- Lets the object of a held batch that cannot be delivered go on. `behind`: the event that came before.
-local function end_batch(object, state, behind)
+-- Lets the object go on whose held batch has events up to the id `to` that cannot be delivered.
+-- `behind`: the event that came before.
+local function end_batch(object, state, behind, to)
   local why = 'repair: a key was lost, and ' .. behind .. ' of the object came before this one'
-  rare.mend.step('dead', state.count .. ' events of its held batch, from id ' .. ids.text(state.first) .. ' on, become dead letters: ' .. behind
+  local count = math.min(state.count, to - state.first + 1)
+  rare.mend.step('dead', count .. ' events of its held batch, from id ' .. ids.text(state.first) .. ' on, become dead letters: ' .. behind
     .. ' came before', function()
-    if bury(object, state, why) then
+    if bury(object, state, why, to) then
       rare.mend.again()
     end
   end)
@@ -96,7 +98,7 @@ local function wait(object, state)
     end)
     due = rare.time.now_ms()
   elseif count > 0 and first <= state.last then
-    end_batch(object, state, 'event ' .. ids.text(state.last))
+    end_batch(object, state, 'event ' .. ids.text(state.last), state.last)
     due = rare.time.now_ms()
   elseif count == 0 and first > 0 then
     rare.mend.step('batch', 'its batch, from id ' .. ids.text(first) .. ' on, is lost: the object goes on with its queue', function()
@@ -143,7 +145,7 @@ local function own(object, state, has_errors, others)
     end)
   end
   if state.count > 0 and state.first > 0 then
-    end_batch(object, state, 'a later event')
+    end_batch(object, state, 'a later event', ids.MAX)
   elseif state.count > 0 then
     rare.mend.step('requeued', state.count .. ' events of a held batch have lost their ids: they get new ids, before all queued events', function()
       -- Progress, errors and key belong to the event in hand.
