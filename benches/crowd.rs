@@ -69,7 +69,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn measure(percent: u64) -> anyhow::Result<()> {
-    let (empty, crowded) = (Place::start().await?, Place::start().await?);
+    let (empty, crowded) = (Crowd::start().await?, Crowd::start().await?);
     let began = Instant::now();
     crowded.crowd(percent).await?;
     println!("crowd at {percent} %, seeded in {:.0?}", began.elapsed());
@@ -100,7 +100,7 @@ fn of_turns(turns: &[Vec<f64>], percentile: usize) -> f64 {
 }
 
 /// A Redis server and its workers, whose slots are all busy.
-struct Place {
+struct Crowd {
     _server: support::Server,
     _workers: Vec<Process>,
     conn: MultiplexedConnection,
@@ -128,7 +128,7 @@ async fn busy_worker(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Place {
+impl Crowd {
     async fn start() -> anyhow::Result<Self> {
         let port = std::net::TcpListener::bind("127.0.0.1:0")?
             .local_addr()?

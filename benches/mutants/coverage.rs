@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::generate::Sources;
-use super::proofs::{Place, Proof};
+use super::proofs::{Proof, Workdir};
 use super::spots::Spots;
 use super::trials::{in_threads, lock, next};
 
@@ -52,7 +52,7 @@ pub(crate) fn measure(
     let queue = Mutex::new(names.into_iter());
     let tests = Mutex::new(Vec::new());
     in_threads(jobs * TESTS, |thread| {
-        let unmarked = Place::new(work.join(format!("unmarked.{thread}")))?;
+        let unmarked = Workdir::new(work.join(format!("unmarked.{thread}")))?;
         let marked = Marked::new(work.join(format!("marked.{thread}")), sources, spots)?;
         while let Some((at, name)) = next(&queue) {
             let test = marked.measure(at, &proofs[at], name, &unmarked)?;
@@ -67,7 +67,7 @@ pub(crate) fn measure(
 
 /// A place with marked scripts.
 struct Marked {
-    place: Place,
+    place: Workdir,
     /// The folder of the servers' log files.
     logs: PathBuf,
 }
@@ -75,7 +75,7 @@ struct Marked {
 impl Marked {
     fn new(dir: PathBuf, sources: &Sources, spots: &Spots) -> anyhow::Result<Self> {
         let (bin, logs) = (dir.join("bin"), dir.join("logs"));
-        let mut place = Place::new(dir)?;
+        let mut place = Workdir::new(dir)?;
         for (file, source) in sources {
             place.write(file, &spots.marked(file, source))?;
         }
@@ -106,7 +106,7 @@ impl Marked {
         at: usize,
         proof: &Proof,
         name: String,
-        unmarked: &Place,
+        unmarked: &Workdir,
     ) -> anyhow::Result<Option<Test>> {
         let _ = std::fs::remove_dir_all(&self.logs);
         std::fs::create_dir_all(&self.logs)?;

@@ -60,13 +60,13 @@ pub(crate) enum Verdict {
 
 /// A directory for one run of a proof: a copy of the scripts, and room for its files.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Workdir {
     dir: PathBuf,
     /// Further variables of the environment.
     variables: Vec<(&'static str, OsString)>,
 }
 
-impl Place {
+impl Workdir {
     /// Creates the directory with a copy of the scripts.
     pub(crate) fn new(dir: PathBuf) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir.join("tmp"))?;
@@ -275,7 +275,7 @@ impl Proof {
         skipped.flat_map(|module| ["--skip", module])
     }
 
-    fn command(&self, place: &Place, tests: &[String]) -> Command {
+    fn command(&self, place: &Workdir, tests: &[String]) -> Command {
         let mut command = Command::new(&self.program);
         command
             .arg("--test-threads=8")
@@ -303,7 +303,7 @@ impl Proof {
     /// Runs one test alone, and returns whether it passes in this time.
     pub(crate) fn passes(
         &self,
-        place: &Place,
+        place: &Workdir,
         test: &str,
         patience: Duration,
     ) -> anyhow::Result<bool> {
@@ -319,7 +319,7 @@ impl Proof {
     /// passes, the other tests run without it. A run that does not end is repeated once, too.
     pub(crate) fn ask(
         &self,
-        place: &Place,
+        place: &Workdir,
         tests: &[String],
         patience: Duration,
     ) -> anyhow::Result<Verdict> {

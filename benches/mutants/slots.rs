@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 
 use super::changed;
-use super::proofs::{self, Place, Verdict};
+use super::proofs::{self, Verdict, Workdir};
 use super::trials::{Limits, Outcome};
 
 const TABLE: &str = "tests/mutants/slots.txt";
@@ -170,7 +170,7 @@ impl Tree {
         if let Some(test) = self.own_tests()? {
             return Ok(Some(test));
         }
-        let place = Place::new(self.work.clone())?;
+        let place = Workdir::new(self.work.clone())?;
         for proof in proofs::build(&self.dir, Some(&self.target), &self.work, &PROOFS)? {
             match proof.ask(&place, &[], PATIENCE_PROOF)? {
                 Verdict::Content => {}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::coverage::Test;
 use super::generate::{Mutant, Sources};
-use super::proofs::{Place, Proof, Verdict};
+use super::proofs::{Proof, Verdict, Workdir};
 use super::spots::Spots;
 
 /// Number of tests in the first group. Each further group has twice as many tests.
@@ -138,7 +138,7 @@ impl Trials<'_> {
     }
 
     /// Runs the candidates until one fails.
-    fn fate_of(&self, mutant: &Mutant, place: &Place) -> anyhow::Result<Fate> {
+    fn fate_of(&self, mutant: &Mutant, place: &Workdir) -> anyhow::Result<Fate> {
         let Basis {
             sources,
             proofs,
@@ -173,7 +173,7 @@ impl Trials<'_> {
     }
 
     fn try_one(&self, at: usize, mutant: &Mutant) -> anyhow::Result<()> {
-        let place = Place::new(self.basis.work.join(at.to_string()))?;
+        let place = Workdir::new(self.basis.work.join(at.to_string()))?;
         let fate = self.fate_of(mutant, &place)?;
         place.remove();
         let mut outcome = lock(&self.outcome);

@@ -66,7 +66,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         case("connect", "to another server", |world, _| {
             Box::pin(async move {
-                let seen = wire::Seen {
+                let seen = wire::Connect {
                     highest: 7,
                     ..Default::default()
                 };

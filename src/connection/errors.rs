@@ -7,7 +7,7 @@ use std::sync::Arc;
 use redis::{ErrorKind, RedisError};
 
 /// Returns an error of Redis in one line, with its code: `CODE details`.
-pub fn told(error: &RedisError) -> String {
+pub fn describe(error: &RedisError) -> String {
     let text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),
@@ -54,7 +54,7 @@ pub fn advice(error: &RedisError) -> String {
     } else if says("MOVED") {
         return format!(
             "; this is a Redis Cluster, and another node has the keys: use {}, with --namespace, which keeps all keys on one node",
-            moved_to(&told(error))
+            moved_to(&describe(error))
         );
     } else if says("NOREPLICAS") {
         "the master has fewer replicas in reach than min-replicas-to-write, so it refuses writes: look at its replicas"
@@ -156,7 +156,7 @@ pub(super) fn at_master(error: RedisError, announced: &str, mapped: Option<&str>
         }
         None => format!("the master that the Sentinels announce, {announced}"),
     };
-    let text = told(&error);
+    let text = describe(&error);
     if error.kind() == ErrorKind::AuthenticationFailed {
         return (
             ErrorKind::AuthenticationFailed,
@@ -282,7 +282,7 @@ mod tests {
             refused(login(), full.to_vec()),
         ] {
             assert!(
-                is_outage(&error) && told(&error).contains("max number of clients"),
+                is_outage(&error) && describe(&error).contains("max number of clients"),
                 "{error}"
             );
             assert!(advice(&error).contains("maxclients"), "{error}");
@@ -291,7 +291,7 @@ mod tests {
         let error = refused(broken(), denied.to_vec());
         assert!(
             is_outage(&error)
-                && told(&error).contains("DENIED")
+                && describe(&error).contains("DENIED")
                 && advice(&error).contains("requirepass"),
             "{error}"
         );
@@ -312,7 +312,10 @@ mod tests {
         ];
         for received in unread {
             let error = refused(broken(), received.to_vec());
-            assert!(!told(&error).contains("refused the connection"), "{error}");
+            assert!(
+                !describe(&error).contains("refused the connection"),
+                "{error}"
+            );
         }
     }
 

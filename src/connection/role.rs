@@ -7,7 +7,7 @@ use std::io;
 use redis::aio::ConnectionLike;
 use redis::{RedisError, RedisResult, Value};
 
-use super::errors::told;
+use super::errors::describe;
 
 /// Checks that the server named by the Sentinels is a master.
 ///
@@ -150,7 +150,7 @@ pub async fn elsewhere(
     if is_replica {
         return io::Error::new(
             io::ErrorKind::NotConnected,
-            told(&error) + &master(conn, scheme).await,
+            describe(&error) + &master(conn, scheme).await,
         )
         .into();
     }

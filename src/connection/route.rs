@@ -27,7 +27,7 @@ use super::role;
 use super::sentinel::{self, Master, Sentinels};
 use super::server::Server;
 use super::tls::Tls;
-use super::url::{self, Place, tcp_settings};
+use super::url::{self, Target, tcp_settings};
 
 /// The reason why a [`Server`] cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub enum RouteError {
 pub struct Route(Arc<Inner>);
 
 struct Inner {
-    place: Place,
+    place: Target,
     settings: RedisConnectionInfo,
     password_file: Option<PathBuf>,
     sentinel_user: Option<String>,
@@ -106,7 +106,7 @@ impl Route {
             ));
         }
         let sentinel_map = sentinel::map(&server.sentinel_map).map_err(RouteError::Sentinels)?;
-        if !sentinel_map.is_empty() && matches!(place, Place::Address(_)) {
+        if !sentinel_map.is_empty() && matches!(place, Target::Address(_)) {
             let text = "a map of addresses needs a URL that begins with redis-sentinel:// or rediss-sentinel://";
             return Err(RouteError::Sentinels(text.to_owned()));
         }
@@ -132,8 +132,8 @@ impl Route {
     /// Returns the address without user and password.
     pub fn address(&self) -> String {
         match &self.0.place {
-            Place::Address(address) => address.to_string(),
-            Place::Sentinels(Sentinels { hosts, service }) => {
+            Target::Address(address) => address.to_string(),
+            Target::Sentinels(Sentinels { hosts, service }) => {
                 let hosts: Vec<_> = hosts
                     .iter()
                     .map(|(host, port)| sentinel::address(host, *port))
@@ -166,8 +166,8 @@ impl Route {
             let settings =
                 with_password(self.0.settings.clone(), self.0.password_file.as_deref()).await?;
             let sentinels = match &self.0.place {
-                Place::Sentinels(sentinels) => sentinels,
-                Place::Address(address) => {
+                Target::Sentinels(sentinels) => sentinels,
+                Target::Address(address) => {
                     let conn = self.attempt(address, settings, config, patience).await?;
                     self.met().keep(&conn);
                     return Ok(conn);
@@ -237,21 +237,21 @@ impl Route {
     /// an error, connections stay as they are.
     pub async fn ask_again(&self) -> RedisResult<()> {
         match &self.0.place {
-            Place::Sentinels(sentinels) => self.ask(sentinels).await.map(|_| ()),
-            Place::Address(_) => Ok(()),
+            Target::Sentinels(sentinels) => self.ask(sentinels).await.map(|_| ()),
+            Target::Address(_) => Ok(()),
         }
     }
 
     /// Returns whether the server is given by Sentinels.
     pub fn has_sentinels(&self) -> bool {
-        matches!(self.0.place, Place::Sentinels(_))
+        matches!(self.0.place, Target::Sentinels(_))
     }
 
     /// Asks the Sentinels in the background, if there are any, at most every 5 s. Emitters call
     /// this at each use of their connection. As long as a connection is not used, the Sentinels are
     /// not asked.
     pub fn ask_while_used(&self) {
-        if !matches!(self.0.place, Place::Sentinels(_)) {
+        if !matches!(self.0.place, Target::Sentinels(_)) {
             return;
         }
         let mut asked = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -266,7 +266,7 @@ impl Route {
 
     /// Returns whether connections need more than plain TCP: TLS, Sentinels, or a password file.
     pub fn is_more_than_tcp(&self) -> bool {
-        matches!(self.0.place, Place::Sentinels(_))
+        matches!(self.0.place, Target::Sentinels(_))
             || self.scheme() == "rediss"
             || self.0.password_file.is_some()
     }
@@ -274,14 +274,14 @@ impl Route {
     /// Returns whether the address of the server is on this machine.
     pub fn is_local(&self) -> bool {
         match &self.0.place {
-            Place::Address(ConnectionAddr::Tcp(host, _)) => {
+            Target::Address(ConnectionAddr::Tcp(host, _)) => {
                 host == "localhost"
                     || host
                         .parse()
                         .is_ok_and(|address: std::net::IpAddr| address.is_loopback())
             }
-            Place::Address(_) => true,
-            Place::Sentinels(_) => false,
+            Target::Address(_) => true,
+            Target::Sentinels(_) => false,
         }
     }
 

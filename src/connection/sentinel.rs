@@ -15,7 +15,7 @@ use redis::{RedisError, RedisResult};
 use tokio::time::timeout;
 
 use super::PatientConnection;
-use super::errors::told;
+use super::errors::describe;
 use super::url::host_and_port;
 
 /// Longest wait for the reply of one Sentinel, including the time to connect.
@@ -61,7 +61,7 @@ pub(super) fn map(pairs: &[(String, String)]) -> Result<HashMap<Master, Master>,
 }
 
 /// The reply of one Sentinel.
-enum Told {
+enum SentinelReply {
     /// The configuration epoch of the service, which grows with each failover, and the master.
     Master(u64, Master),
     /// The Sentinel does not know the service.
@@ -85,7 +85,9 @@ impl Sentinels {
                 async move {
                     let told = timeout(PATIENCE, self.ask(opened))
                         .await
-                        .unwrap_or_else(|_| Told::Failed("no reply within 1 s".to_owned()));
+                        .unwrap_or_else(|_| {
+                            SentinelReply::Failed("no reply within 1 s".to_owned())
+                        });
                     (address(host, *port), told)
                 }
             })
@@ -94,27 +96,30 @@ impl Sentinels {
         let (mut unknown, mut failed) = (Vec::new(), Vec::new());
         while let Some((sentinel, told)) = asked.next().await {
             match told {
-                Told::Master(epoch, master) => {
+                SentinelReply::Master(epoch, master) => {
                     let (count, highest) = named.entry(master.clone()).or_default();
                     (*count, *highest) = (*count + 1, epoch.max(*highest));
                     if *count > self.hosts.len() / 2 {
                         return Ok((*highest, master));
                     }
                 }
-                Told::Unknown(known) => unknown.push(format!("{sentinel} knows {known}")),
-                Told::Failed(error) => failed.push(format!("{sentinel}: {error}")),
+                SentinelReply::Unknown(known) => unknown.push(format!("{sentinel} knows {known}")),
+                SentinelReply::Failed(error) => failed.push(format!("{sentinel}: {error}")),
             }
         }
         Err(self.no_majority(&named, &unknown, &failed))
     }
 
-    async fn ask(&self, opened: impl Future<Output = RedisResult<PatientConnection>>) -> Told {
+    async fn ask(
+        &self,
+        opened: impl Future<Output = RedisResult<PatientConnection>>,
+    ) -> SentinelReply {
         let failed = |error: &RedisError| {
-            let text = told(error);
+            let text = describe(error);
             let is_login = ["NOAUTH", "WRONGPASS", "AuthenticationFailed"]
                 .iter()
                 .any(|word| text.contains(word));
-            Told::Failed(
+            SentinelReply::Failed(
                 text + if is_login {
                     " (--sentinel-user and --sentinel-password-file are for the Sentinels)"
                 } else {
@@ -138,13 +143,15 @@ impl Sentinels {
                 .and_then(|epoch| epoch.parse().ok())
             {
                 Some(epoch) => epoch,
-                None => return Told::Failed("its reply has no config-epoch".to_owned()),
+                None => return SentinelReply::Failed("its reply has no config-epoch".to_owned()),
             },
             Err(error) if error.to_string().contains("No such master") => {
-                return Told::Unknown(services(&mut conn).await);
+                return SentinelReply::Unknown(services(&mut conn).await);
             }
             Err(error) if error.to_string().contains("unknown command") => {
-                return Told::Failed("this is no Sentinel; its default port is 26379".to_owned());
+                return SentinelReply::Failed(
+                    "this is no Sentinel; its default port is 26379".to_owned(),
+                );
             }
             Err(error) => return failed(&error),
         };
@@ -152,8 +159,8 @@ impl Sentinels {
         address.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
         let address: RedisResult<Option<(String, u16)>> = address.query_async(&mut conn).await;
         match address {
-            Ok(Some((host, port))) => Told::Master(epoch, Master { host, port }),
-            Ok(None) => Told::Unknown(services(&mut conn).await),
+            Ok(Some((host, port))) => SentinelReply::Master(epoch, Master { host, port }),
+            Ok(None) => SentinelReply::Unknown(services(&mut conn).await),
             Err(error) => failed(&error),
         }
     }

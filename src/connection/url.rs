@@ -27,14 +27,14 @@ pub struct UrlError {
 
 /// The parts of a URL that was read.
 pub(super) struct Parsed {
-    pub(super) place: Place,
+    pub(super) place: Target,
     /// User, password and database.
     pub(super) settings: RedisConnectionInfo,
     pub(super) with_tls: bool,
 }
 
 /// The address of the server, or the Sentinels that name its address.
-pub(super) enum Place {
+pub(super) enum Target {
     Address(ConnectionAddr),
     Sentinels(Sentinels),
 }
@@ -68,7 +68,7 @@ pub(super) fn parse(url: &str) -> Result<Parsed, UrlError> {
 fn address(url: &str, with_tls: bool) -> Result<Parsed, UrlError> {
     let info = connection_info(url)?;
     Ok(Parsed {
-        place: Place::Address(info.addr().clone()),
+        place: Target::Address(info.addr().clone()),
         settings: info.redis_settings().clone(),
         with_tls,
     })
@@ -116,7 +116,7 @@ fn sentinels(rest: &str, with_tls: bool) -> Result<Parsed, UrlError> {
     found.sort_unstable();
     found.dedup();
     Ok(Parsed {
-        place: Place::Sentinels(Sentinels {
+        place: Target::Sentinels(Sentinels {
             hosts: found,
             service: service.to_owned(),
         }),
@@ -265,8 +265,8 @@ mod tests {
     #[test]
     fn sentinels_have_hosts_and_a_service() {
         let hosts = |url: &str| match parse(url).map(|parsed| parsed.place) {
-            Ok(Place::Sentinels(Sentinels { hosts, service })) => Ok((hosts, service)),
-            Ok(Place::Address(address)) => panic!("{url}: {address}"),
+            Ok(Target::Sentinels(Sentinels { hosts, service })) => Ok((hosts, service)),
+            Ok(Target::Address(address)) => panic!("{url}: {address}"),
             Err(error) => Err(error.to_string()),
         };
         let host = |name: &str, port: u16| (name.to_owned(), port);
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn a_url_with_tls_has_the_same_form() {
         let parsed = parse("rediss://u:p%40@host/3").expect("a URL");
-        let Place::Address(address) = parsed.place else {
+        let Target::Address(address) = parsed.place else {
             panic!("an address")
         };
         assert_eq!(

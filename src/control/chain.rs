@@ -74,7 +74,8 @@ impl Control {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let object = keys.found(&object)?;
         let count = count.clamp(1, PER_CALL_MAX);
-        let [log_place, dead_place] = after.map_or(Ok([Place::Start, Place::Start]), places)?;
+        let [log_place, dead_place] =
+            after.map_or(Ok([Position::Start, Position::Start]), places)?;
         let event_bytes_max = if self.event_bytes_max == 0 {
             EVENT_BYTES_MAX
         } else {
@@ -111,7 +112,7 @@ impl Control {
         page.rows = rows;
         if [&log_place, &dead_place]
             .iter()
-            .any(|place| **place != Place::End)
+            .any(|place| **place != Position::End)
         {
             page.next = Some(Cursor::from(format!(
                 "{}{} {}",
@@ -129,7 +130,7 @@ const CHAIN: &str = "chain ";
 
 /// A place in one stream, from which the look goes on to older rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Position {
     /// Before the newest row.
     Start,
     /// After the row with this id.
@@ -138,7 +139,7 @@ pub(super) enum Place {
     End,
 }
 
-impl Place {
+impl Position {
     fn of(text: &str) -> Option<Self> {
         match text {
             "+" => Some(Self::Start),
@@ -156,10 +157,10 @@ impl Place {
     }
 }
 
-fn places(cursor: &Cursor) -> Result<[Place; 2], ControlError> {
+fn places(cursor: &Cursor) -> Result<[Position; 2], ControlError> {
     let read = || {
         let (log, dead) = cursor.as_str().strip_prefix(CHAIN)?.split_once(' ')?;
-        Some([Place::of(log)?, Place::of(dead)?])
+        Some([Position::of(log)?, Position::of(dead)?])
     };
     read().ok_or_else(|| ControlError::Cursor(cursor.to_string()))
 }
@@ -182,48 +183,48 @@ pub(super) struct Side {
     pub looked: u64,
     pub is_wrong_type: bool,
     /// The place at which the look has begun.
-    start: Place,
+    start: Position,
     /// The place at which the look has ended.
-    reached: Place,
+    reached: Position,
 }
 
 impl Side {
     /// Returns whether all rows of the stream were looked at.
     pub(super) fn is_complete(&self) -> bool {
-        self.reached == Place::End
+        self.reached == Position::End
     }
 
     /// Returns whether the look has passed all rows of this time and of the `apart_ms` before it.
     fn has_passed(&self, ms: u64, apart_ms: u64) -> bool {
         match &self.reached {
-            Place::End => true,
-            Place::After(id) => reply::ms_of(id) + apart_ms < ms,
-            Place::Start => false,
+            Position::End => true,
+            Position::After(id) => reply::ms_of(id) + apart_ms < ms,
+            Position::Start => false,
         }
     }
 
     /// Returns the place after this number of the rows.
-    fn place_after(&self, used: usize) -> Place {
+    fn place_after(&self, used: usize) -> Position {
         match used.checked_sub(1).and_then(|last| self.rows.get(last)) {
             _ if used >= self.rows.len() => self.reached.clone(),
-            Some((id, _)) => Place::After(id.as_str().to_owned()),
+            Some((id, _)) => Position::After(id.as_str().to_owned()),
             // Rows that are added before the next page are newer than all of this page.
-            None if self.start == Place::Start => self
+            None if self.start == Position::Start => self
                 .rows
                 .first()
-                .map_or(Place::Start, |(id, _)| before(id.as_str())),
+                .map_or(Position::Start, |(id, _)| before(id.as_str())),
             None => self.start.clone(),
         }
     }
 }
 
 /// Returns the place right before this row: after an id that is higher by one.
-fn before(id: &str) -> Place {
+fn before(id: &str) -> Position {
     let higher =
         |(ms, n): (&str, &str)| Some(format!("{ms}-{}", n.parse::<u64>().ok()?.checked_add(1)?));
     id.split_once('-')
         .and_then(higher)
-        .map_or(Place::Start, Place::After)
+        .map_or(Position::Start, Position::After)
 }
 
 impl Look<'_> {
@@ -232,7 +233,7 @@ impl Look<'_> {
         conn: &mut C,
         keys: &Keys,
         stream: String,
-        start: Place,
+        start: Position,
     ) -> Result<Side, ControlError> {
         let fields = [
             ("status", ERROR_BYTES_MAX),
@@ -250,15 +251,15 @@ impl Look<'_> {
             &fields[..7]
         };
         let after = match &start {
-            Place::Start => None,
-            Place::After(id) => Some(id.as_str()),
-            Place::End => {
+            Position::Start => None,
+            Position::After(id) => Some(id.as_str()),
+            Position::End => {
                 return Ok(Side {
                     rows: Vec::new(),
                     looked: 0,
                     is_wrong_type: false,
                     start,
-                    reached: Place::End,
+                    reached: Position::End,
                 });
             }
         };
@@ -286,8 +287,8 @@ impl Look<'_> {
             wrong_type,
         } = search.run(conn, keys, after).await?;
         let reached = match last {
-            _ if complete => Place::End,
-            Some(last) => Place::After(last),
+            _ if complete => Position::End,
+            Some(last) => Position::After(last),
             None => start.clone(),
         };
         Ok(Side {
@@ -344,7 +345,7 @@ pub(super) fn paired(log: &Side, dead: &Side) -> Vec<Option<usize>> {
 /// The page ends before a row if the other stream may have a newer row, or the other row of the
 /// same event, that was not looked at. Then the look at the other stream has not ended, so the next
 /// page looks further there.
-fn merged(log: &Side, dead: &Side, count: usize) -> (Vec<EndedEvent>, [Place; 2]) {
+fn merged(log: &Side, dead: &Side, count: usize) -> (Vec<EndedEvent>, [Position; 2]) {
     let pairs = paired(log, dead);
     let (mut rows, mut i, mut j) = (Vec::new(), 0, 0);
     while rows.len() < count {
@@ -404,18 +405,18 @@ mod tests {
 
     fn looked_at(
         rows: &Rows,
-        start: &Place,
+        start: &Position,
         looked_max: usize,
         found_max: usize,
         is_dead: bool,
     ) -> Side {
         let from = match start {
-            Place::Start => 0,
-            Place::After(id) => rows
+            Position::Start => 0,
+            Position::After(id) => rows
                 .iter()
                 .position(|(row, _)| parts(row) < parts(id))
                 .unwrap_or(rows.len()),
-            Place::End => rows.len(),
+            Position::End => rows.len(),
         };
         let (mut side, mut at) = (
             Side {
@@ -423,7 +424,7 @@ mod tests {
                 looked: 0,
                 is_wrong_type: false,
                 start: start.clone(),
-                reached: Place::End,
+                reached: Position::End,
             },
             from,
         );
@@ -443,7 +444,7 @@ mod tests {
             side.reached = if at == 0 {
                 start.clone()
             } else {
-                Place::After(rows[at - 1].0.clone())
+                Position::After(rows[at - 1].0.clone())
             };
         }
         side
@@ -494,7 +495,7 @@ mod tests {
                 }
             }
             let (count, looked_max) = (1 + random.usize(..5), 1 + random.usize(..6));
-            let (mut seen, mut places) = (Vec::new(), [Place::Start, Place::Start]);
+            let (mut seen, mut places) = (Vec::new(), [Position::Start, Position::Start]);
             for page in 0.. {
                 assert!(page < 1000, "seed {seed}: the pages have no end");
                 let sides = [
@@ -507,7 +508,7 @@ mod tests {
                     rows.into_iter()
                         .map(|row| (row.id, row.dead_id.map(|id| id.as_str().to_owned()))),
                 );
-                if next == [Place::End, Place::End] {
+                if next == [Position::End, Position::End] {
                     break;
                 }
                 assert!(next != places, "seed {seed}: no progress from {places:?}");

@@ -11,7 +11,7 @@ use crate::cron::{CronSchedule, Missed};
 use crate::escape;
 use crate::event::{EVENT_BYTES_MAX, IntoEvent, ScheduleKey};
 use crate::keys::Keys;
-use crate::wire::operator::{self, By, CronReply, CronStep, Which};
+use crate::wire::operator::{self, By, CronQuery, CronReply, CronStep};
 use crate::wire::values::{CronLast, CronPlan, CronValue, DueTime};
 
 pub use crate::wire::operator::CronDone;
@@ -238,7 +238,7 @@ impl Control {
         let name = ScheduleKey::new(name).map_err(ControlError::CronName)?;
         let mut conn = self.connection();
         for _ in 0..TRIES {
-            let which = Which::One(name.as_str().as_bytes());
+            let which = CronQuery::One(name.as_str().as_bytes());
             let (now_ms, _, jobs) = operator::crons(&mut conn, &self.keys, which).await?;
             let Some(job) = jobs.into_iter().next() else {
                 return Ok(CronDone::NotSet);
@@ -287,7 +287,7 @@ impl Control {
                 .and_then(|text| text.parse().ok());
             number.ok_or_else(|| ControlError::Cursor(cursor.to_string()))
         };
-        let which = Which::All(
+        let which = CronQuery::All(
             after.map(number).transpose()?.unwrap_or(0),
             count.clamp(1, PER_CALL_MAX),
         );

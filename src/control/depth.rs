@@ -8,7 +8,7 @@ use redis::aio::ConnectionLike;
 use serde::Serialize;
 use tokio::time::sleep;
 
-use super::scan::{Scan, Seen};
+use super::scan::{Dedup, Scan};
 use super::stats::{COMMANDS_PER_CALL, ask};
 use super::{Control, ControlError, Cursor, reply};
 use crate::escape;
@@ -164,7 +164,7 @@ impl Control {
                 scan.from(position.ok_or_else(|| ControlError::Cursor(after.as_str().to_owned()))?);
         }
         let mut page = scan.next(&mut conn).await?.unwrap_or_default();
-        let mut seen = Seen::new(page.len());
+        let mut seen = Dedup::new(page.len());
         page.retain(|key| key.ends_with(suffix.as_bytes()) && seen.insert(key));
         let mut counted = Counted::new(top, PREFIX_BYTES_MAX);
         counted.add(&mut conn, keys, &suffix, &page).await?;
@@ -185,7 +185,7 @@ impl Control {
         let (mut conn, keys) = (self.connection(), &self.keys);
         let suffix = suffix(keys);
         let mut scan = Scan::new(keys, &suffix);
-        let mut seen = Seen::new(SEEN_MAX);
+        let mut seen = Dedup::new(SEEN_MAX);
         loop {
             let began = Instant::now();
             let Some(mut page) = scan.next(&mut conn).await? else {

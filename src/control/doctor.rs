@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::server::{self, Info};
 use super::{Control, ControlError, cron};
-use crate::connection::errors::told;
+use crate::connection::errors::describe;
 use crate::wire::{self, ADVANCE, LIBRARIES, Rights, ScriptError};
 
 /// Largest difference between the clock of Redis and the clock of this process that gives no
@@ -32,7 +32,7 @@ pub struct Finding {
     /// The verdict.
     pub verdict: Verdict,
     /// Description of the finding. It includes advice if the verdict is not [`Verdict::Good`].
-    pub told: String,
+    pub text: String,
 }
 
 /// The verdict on one subject.
@@ -50,11 +50,11 @@ pub enum Verdict {
 }
 
 impl Finding {
-    fn new(what: &'static str, verdict: Verdict, told: impl Into<String>) -> Self {
+    fn new(what: &'static str, verdict: Verdict, text: impl Into<String>) -> Self {
         Self {
             what,
             verdict,
-            told: told.into(),
+            text: text.into(),
         }
     }
 }
@@ -118,7 +118,7 @@ impl Control {
                     ))
                 }
                 Err(error) if error.code().is_some() => {
-                    findings.push(Finding::new("clock", Verdict::Unknown, told(&error)));
+                    findings.push(Finding::new("clock", Verdict::Unknown, describe(&error)));
                     break;
                 }
                 Err(error) => return Err(ControlError::redis("TIME")(error)),
@@ -147,9 +147,11 @@ impl Control {
                      resume each"
                 ),
             ))),
-            Err(error) if error.code().is_some() => {
-                Ok(Some(Finding::new("cron", Verdict::Unknown, told(&error))))
-            }
+            Err(error) if error.code().is_some() => Ok(Some(Finding::new(
+                "cron",
+                Verdict::Unknown,
+                describe(&error),
+            ))),
             Err(error) => Err(ControlError::redis("events.cron.last")(error)),
         }
     }
@@ -159,8 +161,8 @@ impl Control {
     async fn functions(&self, may_call: bool) -> Result<Vec<Finding>, ControlError> {
         const WHAT: &str = "functions";
         if !may_call {
-            let told = "workers run scripts: the user may not use FCALL; docs/protocol.md, \"Permissions\", says who may have this right";
-            return Ok(vec![Finding::new(WHAT, Verdict::Good, told)]);
+            let text = "workers run scripts: the user may not use FCALL; docs/protocol.md, \"Permissions\", says who may have this right";
+            return Ok(vec![Finding::new(WHAT, Verdict::Good, text)]);
         }
         let mut list = redis::cmd("FUNCTION");
         list.arg("LIST")
@@ -173,11 +175,11 @@ impl Control {
                 return Err(ControlError::redis("FUNCTION LIST")(error));
             }
             Err(error) => {
-                let told = format!(
+                let text = format!(
                     "workers try a function first; old libraries are unknown: {}",
-                    told(&error)
+                    describe(&error)
                 );
-                return Ok(vec![Finding::new(WHAT, Verdict::Unknown, told)]);
+                return Ok(vec![Finding::new(WHAT, Verdict::Unknown, text)]);
             }
             Ok(listed) => listed
                 .into_iter()
@@ -192,16 +194,16 @@ impl Control {
         } else {
             "not loaded; the first worker loads it if it can"
         };
-        let told = format!("workers run functions: the library {ours} is {state}");
+        let text = format!("workers run functions: the library {ours} is {state}");
         let others = names.iter().filter(|name| *name != ours).take(OLD_MAX);
         let others = others.map(|name| {
             let name = crate::escape::name(name.as_bytes());
-            let told = format!(
+            let text = format!(
                 "the library {name} is of another version: if no worker of that version runs, delete it: FUNCTION DELETE {name}"
             );
-            Finding::new(WHAT, Verdict::Warning, told)
+            Finding::new(WHAT, Verdict::Warning, text)
         });
-        Ok([Finding::new(WHAT, Verdict::Good, told)]
+        Ok([Finding::new(WHAT, Verdict::Good, text)]
             .into_iter()
             .chain(others)
             .collect())
@@ -237,12 +239,12 @@ impl Control {
             .arg("0.01");
         let waited: Result<redis::Value, RedisError> =
             wait.query_async(&mut self.connection()).await;
-        let told = "workers wait with commands that block, and these work";
+        let text = "workers wait with commands that block, and these work";
         match waited {
             Err(error) if error.code().is_none() => Err(ControlError::redis("BLMOVE")(error)),
             waited => Ok(of_command(
                 "waits",
-                told,
+                text,
                 "BLMOVE",
                 "workers",
                 waited.err().as_ref(),
@@ -259,11 +261,11 @@ impl Control {
             Ok(None) => Ok(None),
             Ok(Some(found)) => {
                 let key = crate::escape::name(&found.key).into_owned();
-                let told = format!(
+                let text = format!(
                     "other programs have keys here ({key}), and there is no namespace: a list NAME:events of theirs is delivered as \
                      events once there is an emit for NAME; use --namespace, or a database of its own"
                 );
-                Ok(Some(Finding::new("namespace", Verdict::Warning, told)))
+                Ok(Some(Finding::new("namespace", Verdict::Warning, text)))
             }
             Err(error) if error.code().is_none() => Err(ControlError::redis("SCAN")(error)),
             Err(_) => Ok(Some(Finding::new(
@@ -286,17 +288,17 @@ fn of_command(
     match error {
         None => Finding::new(what, Verdict::Good, good),
         Some(error) if error.code() == Some("NOPERM") => {
-            let told = format!(
+            let text = format!(
                 "this user may not use {command}; that is right if {needed_by} use another user"
             );
-            Finding::new(what, Verdict::Unknown, told)
+            Finding::new(what, Verdict::Unknown, text)
         }
         Some(error) => {
-            let told = format!(
+            let text = format!(
                 "{needed_by} need {command}, which fails: {}; a proxy in between may not know it",
-                told(error)
+                describe(error)
             );
-            Finding::new(what, Verdict::Wrong, told)
+            Finding::new(what, Verdict::Wrong, text)
         }
     }
 }
@@ -309,13 +311,13 @@ fn offset(redis: Duration, began: SystemTime, took: Duration) -> Duration {
 }
 
 fn of_clock(offset: Duration) -> Finding {
-    let told = format!("differs by {offset:.1?} from the one here");
+    let text = format!("differs by {offset:.1?} from the one here");
     match offset <= CLOCK_MAX {
-        true => Finding::new("clock", Verdict::Good, told),
+        true => Finding::new("clock", Verdict::Good, text),
         false => Finding::new(
             "clock",
             Verdict::Warning,
-            format!("{told}: set both by NTP; due times are those of Redis"),
+            format!("{text}: set both by NTP; due times are those of Redis"),
         ),
     }
 }
@@ -359,19 +361,19 @@ fn of_info(info: &Info) -> Vec<Finding> {
         }
         Some("master") => Finding::new("role", Verdict::Good, "master"),
         other => {
-            let told = format!(
+            let text = format!(
                 "INFO says {}: check that this is the master",
                 other.unwrap_or("nothing of the role")
             );
-            Finding::new("role", Verdict::Unknown, told)
+            Finding::new("role", Verdict::Unknown, text)
         }
     });
     if info.field("cluster_enabled") == Some("1") {
-        let told = "this is a Redis Cluster: use --namespace, and the URL of the node that owns it; a failover needs a new URL";
-        findings.push(Finding::new("cluster", Verdict::Warning, told));
+        let text = "this is a Redis Cluster: use --namespace, and the URL of the node that owns it; a failover needs a new URL";
+        findings.push(Finding::new("cluster", Verdict::Warning, text));
     }
     findings.push(match (info.evicts(), info.policy()) {
-        (Some(told), _) => Finding::new("memory", Verdict::Wrong, told),
+        (Some(text), _) => Finding::new("memory", Verdict::Wrong, text),
         (None, Some(policy)) => Finding::new(
             "memory",
             Verdict::Good,
@@ -385,7 +387,7 @@ fn of_info(info: &Info) -> Vec<Finding> {
     });
     let unknown = info.unknown_persistence();
     findings.push(match info.forgets() {
-        Some(told) => Finding::new("persistence", Verdict::Wrong, told),
+        Some(text) => Finding::new("persistence", Verdict::Wrong, text),
         None if unknown.is_some() => {
             Finding::new("persistence", Verdict::Unknown, unknown.unwrap_or_default())
         }
@@ -405,12 +407,12 @@ fn of_info(info: &Info) -> Vec<Finding> {
     findings.push(
         match info
             .lacks_replicas()
-            .map(|told| (Verdict::Wrong, told))
-            .or(info.late_replica().map(|told| (Verdict::Warning, told)))
-            .or(info.accepts_alone().map(|told| (Verdict::Warning, told)))
-            .or(info.unknown_replicas().map(|told| (Verdict::Unknown, told)))
+            .map(|text| (Verdict::Wrong, text))
+            .or(info.late_replica().map(|text| (Verdict::Warning, text)))
+            .or(info.accepts_alone().map(|text| (Verdict::Warning, text)))
+            .or(info.unknown_replicas().map(|text| (Verdict::Unknown, text)))
         {
-            Some((verdict, told)) => Finding::new("replicas", verdict, told),
+            Some((verdict, text)) => Finding::new("replicas", verdict, text),
             None if replicas == 0 => Finding::new(
                 "replicas",
                 Verdict::Warning,

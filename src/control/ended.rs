@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::chain::{self, Look, Place};
+use super::chain::{self, Look, Position};
 use super::log::LogStatus;
 use super::{Control, ControlError, RowEvent, RowId, reply};
 
@@ -109,10 +109,10 @@ impl Control {
             event_bytes_max: None,
         };
         let log = look
-            .run(&mut conn, keys, keys.event_log(), Place::Start)
+            .run(&mut conn, keys, keys.event_log(), Position::Start)
             .await?;
         let dead = look
-            .run(&mut conn, keys, keys.events_dead(), Place::Start)
+            .run(&mut conn, keys, keys.events_dead(), Position::Start)
             .await?;
         let mut ended = Ended {
             log_rows: log.looked,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-pub use self::release::{RELEASE_OVER_MAX, ReleasedAll, Which};
+pub use self::release::{RELEASE_OVER_MAX, ReleaseFilter, ReleasedAll};
 use super::rules::Rule;
 use super::shares::ShareWait;
 use super::{Control, ControlError, Cursor};

@@ -22,7 +22,7 @@ const SLOTS_MAX: u32 = 65_536;
 
 /// Selects the names that a walk returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum NameSet {
     /// Names with a lease or with something in their slots.
     Watched,
     /// Names without a lease whose slots were empty at the last look.
@@ -61,13 +61,13 @@ impl Walk {
     pub(crate) async fn of<C: ConnectionLike>(
         conn: &mut C,
         keys: &Keys,
-        which: Which,
+        which: NameSet,
     ) -> Result<Self, ControlError> {
         let set = match (is_indexed(conn, keys).await?, which) {
-            (true, Which::Watched) => Some(Set::Watched),
-            (true, Which::Departed) => Some(Set::Departed),
-            (false, Which::Watched) => Some(Set::All),
-            (false, Which::Departed) => None,
+            (true, NameSet::Watched) => Some(Set::Watched),
+            (true, NameSet::Departed) => Some(Set::Departed),
+            (false, NameSet::Watched) => Some(Set::All),
+            (false, NameSet::Departed) => None,
         };
         Ok(Self { set, cursor: 0 })
     }

@@ -383,7 +383,7 @@ impl Control {
 
 /// Parses a rule from a part of the reply of `lua/inspect.lua`. The part has the length of the
 /// rule's field in `event.rules`, a blank, that field, and its value.
-pub(super) fn told(value: &Value, now_ms: u64) -> Option<Rule> {
+pub(super) fn parse(value: &Value, now_ms: u64) -> Option<Rule> {
     let bytes = reply::bytes(value)?;
     let blank = bytes.iter().position(|byte| *byte == b' ')?;
     let len: usize = std::str::from_utf8(&bytes[..blank]).ok()?.parse().ok()?;

@@ -80,13 +80,13 @@ impl Scan {
 /// A set of the items seen, 8 bytes for each item, up to a limit. When the set is full, it no
 /// longer remembers new items, and reports them as new each time. So callers must be correct
 /// without the set.
-pub(super) struct Seen {
+pub(super) struct Dedup {
     hashes: HashSet<u64>,
     hasher: RandomState,
     entries_max: usize,
 }
 
-impl Seen {
+impl Dedup {
     pub(super) fn new(entries_max: usize) -> Self {
         Self {
             hashes: HashSet::new(),

@@ -6,7 +6,7 @@ use redis::Value;
 use redis::aio::ConnectionLike;
 use serde::Serialize;
 
-use super::names::{Walk, Which, slots_in};
+use super::names::{NameSet, Walk, slots_in};
 use super::stats::ask;
 use super::{Control, ControlError, reply};
 use crate::escape;
@@ -101,7 +101,7 @@ async fn workers<C: ConnectionLike>(
     keys: &Keys,
 ) -> Result<(Vec<String>, bool), ControlError> {
     // A departed name has nothing in its slots.
-    let mut walk = Walk::of(conn, keys, Which::Watched).await?;
+    let mut walk = Walk::of(conn, keys, NameSet::Watched).await?;
     // A walk may return a name twice.
     let mut names = BTreeMap::new();
     let mut pages = 0;

@@ -13,7 +13,7 @@ use redis::{ErrorKind, RedisError, RedisResult, ServerError, ServerErrorKind, Va
 
 use super::idempotent::{SCRIPT_BYTES_MAX, SCRIPT_EVENTS_MAX};
 use crate::connection::TooFew;
-use crate::connection::errors::told;
+use crate::connection::errors::describe;
 use crate::connection::url::UrlError;
 use crate::escape;
 use crate::event::{DueError, EventError, NameError, ObjectName, ScheduleKeyError};
@@ -59,7 +59,7 @@ pub enum EmitError {
         reason: String,
     },
     /// No connection could be made, so nothing was sent. The next call tries to connect again.
-    #[error("cannot connect to Redis at {redis}: {}; nothing was sent", told(.source))]
+    #[error("cannot connect to Redis at {redis}: {}; nothing was sent", describe(.source))]
     Connect {
         /// The address, without user and password.
         redis: String,
@@ -73,7 +73,7 @@ pub enum EmitError {
     /// duplicate event does no harm, emit again without a look.
     #[error(
         "the outcome of an emit for {} is unknown, it may or may not have taken effect: {}; look before emitting it again",
-        shown(.object), told(.source)
+        shown(.object), describe(.source)
     )]
     Unknown {
         /// The object.
@@ -162,7 +162,7 @@ pub enum EmitError {
     /// Redis refused the emit, and nothing was applied. The server is a replica; is loading; has
     /// lost its master, its disk or its replicas; wants another user or password; or keeps the keys
     /// on another node.
-    #[error("Redis refused the emit for {}, nothing was applied: {}", shown(.object), told(.source))]
+    #[error("Redis refused the emit for {}, nothing was applied: {}", shown(.object), describe(.source))]
     Refused {
         /// The object.
         object: ObjectName,

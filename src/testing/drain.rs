@@ -11,7 +11,7 @@ pub use super::watch::EVENTS_MAX;
 use super::watch::{DrainedEvent, Fate, Shared, Watched, event_of, locked};
 use crate::control::dead::PER_CALL_MAX;
 use crate::control::held::WaitsFor;
-use crate::control::names::{Walk, Which, slots_in};
+use crate::control::names::{NameSet, Walk, slots_in};
 use crate::control::{Control, ControlError, Cursor, HeldObject};
 use crate::worker::{Shutdown, Worker, WorkerBuilder, WorkerError};
 
@@ -136,7 +136,7 @@ impl Drained {
     pub fn assert_all_delivered(&self) -> &Self {
         let all =
             self.delivered() == self.events.len() && self.held.is_empty() && self.paused.is_empty();
-        assert!(all, "not all events were delivered{}", self.told());
+        assert!(all, "not all events were delivered{}", self.describe());
         self
     }
 
@@ -152,12 +152,12 @@ impl Drained {
             None => panic!(
                 "no event was emitted for {object} like {}{}",
                 pattern.shown(),
-                self.told()
+                self.describe()
             ),
         }
     }
 
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         let mut told = String::new();
         for seen in &self.events {
             let event = &seen.event;
@@ -290,7 +290,7 @@ async fn look(conn: &mut PatientConnection, control: &Control) -> Result<Unfinis
     const WHAT: &str = "what is left to do";
     let keys = control.keys();
     let mut lists = Vec::new();
-    let mut walk = Walk::of(conn, keys, Which::Watched).await?;
+    let mut walk = Walk::of(conn, keys, NameSet::Watched).await?;
     while let Some(page) = walk.next(conn, keys).await? {
         for (name, value) in page {
             lists.extend(

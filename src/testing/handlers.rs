@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_core::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use super::memory::{Memory, Place};
+use super::memory::{Identity, Memory};
 use super::ran::Ran;
 use crate::event::{EVENT_BYTES_MAX, Event, EventError, IntoEvent, NameError, ObjectName};
 use crate::handlers::{Handler, HandlerOutcome, Handlers, HandlersError};
@@ -152,7 +152,7 @@ impl HandlerTest {
             object,
             payload,
         };
-        let place: Place = (event.object.clone(), id);
+        let place: Identity = (event.object.clone(), id);
         let cancelled = CancellationToken::new();
         let cx = Context {
             attempts: attempt.saturating_sub(1),

@@ -17,11 +17,11 @@ use crate::wire::values::EmitEntry;
 use crate::wire::{self, Emits};
 
 /// The identity of an event: its object and its id.
-pub(super) type Place = (ObjectName, u64);
+pub(super) type Identity = (ObjectName, u64);
 
 /// The records of all events of a test.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Memory(Arc<Mutex<HashMap<Place, Kept>>>);
+pub(super) struct Memory(Arc<Mutex<HashMap<Identity, Kept>>>);
 
 /// The records of one event.
 #[derive(Debug, Clone, Default)]
@@ -84,7 +84,7 @@ impl Kept {
 }
 
 impl Memory {
-    pub(super) fn of(&self, place: &Place) -> Kept {
+    pub(super) fn of(&self, place: &Identity) -> Kept {
         self.locked().get(place).cloned().unwrap_or_default()
     }
 
@@ -93,14 +93,14 @@ impl Memory {
     }
 
     /// Returns the ledger of an event.
-    pub(super) fn ledger(&self, place: Place) -> Arc<dyn Ledger> {
+    pub(super) fn ledger(&self, place: Identity) -> Arc<dyn Ledger> {
         Arc::new(OfEvent {
             memory: self.clone(),
             place,
         })
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<Place, Kept>> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<Identity, Kept>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -108,7 +108,7 @@ impl Memory {
 #[derive(Debug)]
 struct OfEvent {
     memory: Memory,
-    place: Place,
+    place: Identity,
 }
 
 #[async_trait]

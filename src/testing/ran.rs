@@ -95,7 +95,7 @@ impl Ran {
         assert!(
             self.is_delivered(),
             "the event was not delivered{}",
-            self.told()
+            self.describe()
         );
         self
     }
@@ -110,7 +110,7 @@ impl Ran {
         assert!(
             succeeded,
             "the handler {handler:?} did not succeed in this run{}",
-            self.told()
+            self.describe()
         );
         self
     }
@@ -127,7 +127,7 @@ impl Ran {
         assert!(
             failed,
             "the handler {handler:?} did not fail with {error_part:?}{}",
-            self.told()
+            self.describe()
         );
         self
     }
@@ -144,7 +144,7 @@ impl Ran {
             None => panic!(
                 "no event was emitted for {object} like {}{}",
                 pattern.shown(),
-                self.told()
+                self.describe()
             ),
         }
     }
@@ -162,7 +162,7 @@ impl Ran {
             None => panic!(
                 "no event was scheduled for {object} like {}{}",
                 pattern.shown(),
-                self.told()
+                self.describe()
             ),
         }
     }
@@ -178,7 +178,7 @@ impl Ran {
             found.is_none(),
             "an event was emitted for {object} like {}{}",
             pattern.shown(),
-            self.told()
+            self.describe()
         );
         self
     }
@@ -192,13 +192,13 @@ impl Ran {
         assert!(
             self.emitted.is_empty(),
             "something was emitted{}",
-            self.told()
+            self.describe()
         );
         self
     }
 
     /// Returns all results as text. The message of a failed assertion shows them.
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         let Event { id, object, .. } = &self.event;
         let mut told = match &self.delivered {
             Some(Ok(())) => format!("\nevent {id} of {object} was delivered"),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::emitted::EmittedEvent;
-use super::memory::{Kept, Place};
+use super::memory::{Identity, Kept};
 use crate::event::{Event, NameError, ObjectName};
 use crate::sink::{Batch, Context, Delivered, Ledger, LedgerError, Progress, Sink, Stop, With};
 use crate::worker::{UsedUp, WorkerConfig};
@@ -85,14 +85,14 @@ impl DrainedEvent {
 
 /// The recorded events, in the order in which the sink first got them.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Recorded {
     pub(super) events: Vec<DrainedEvent>,
-    at: HashMap<Place, usize>,
+    at: HashMap<Identity, usize>,
     /// Number of times that an event was seen but not recorded, because [`EVENTS_MAX`] was reached.
     pub(super) not_kept: u64,
 }
 
-impl Seen {
+impl Recorded {
     pub(super) fn of(&mut self, event: &Event) -> Option<&mut DrainedEvent> {
         let place = (event.object.clone(), event.id);
         let known = self.at.get(&place).copied();
@@ -124,9 +124,9 @@ impl Seen {
 }
 
 /// The records. The sink, the ledgers, and [`drain`](super::drain()) share them.
-pub(super) type Shared = Arc<Mutex<Seen>>;
+pub(super) type Shared = Arc<Mutex<Recorded>>;
 
-pub(super) fn locked(seen: &Shared) -> MutexGuard<'_, Seen> {
+pub(super) fn locked(seen: &Shared) -> MutexGuard<'_, Recorded> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

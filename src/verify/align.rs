@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::report::{Findings, Kind};
-use super::seen::{Dead, Expected, Place, Print, Sent};
+use super::seen::{Dead, Expected, LineAt, Print, Sent};
 
 /// Maximum number of differences per object for which the alignment has the fewest differences
 /// possible. With more differences, it is a good approximation.
@@ -17,7 +17,7 @@ const EDITS_MAX: usize = 1000;
 /// An event in the outputs or in the dead letters.
 struct Out {
     print: Print,
-    place: Place,
+    place: LineAt,
     id: u64,
     dead: bool,
 }
@@ -59,7 +59,7 @@ pub(super) fn judge(
             // So it is not judged.
             _ if *dead => {}
             Some(at) => findings.add(Kind::Reordered, *place, || {
-                let Place { file, line } = expected[at].place;
+                let LineAt { file, line } = expected[at].place;
                 format!(
                     "{name}: id {id} is out of the input's order, where it is {}:{line}",
                     files[file.0 as usize]

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use super::report::{Findings, Kind, Totals};
-use super::seen::{Dead, Place, Sent};
+use super::seen::{Dead, LineAt, Sent};
 
 /// An event whose `prev` is in no output.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Gap {
     pub(super) id: u64,
     pub(super) prev: u64,
-    pub(super) place: Place,
+    pub(super) place: LineAt,
 }
 
 /// Finds ids that are used for events of two different objects.
@@ -59,7 +59,7 @@ pub(super) fn judge(
     let mut delivered: Vec<u64> = Vec::new();
     for sends in sent.chunk_by(|a, b| a.id == b.id) {
         one_id(name, sends, dead, totals, findings);
-        let mut prevs: Vec<(u64, Place)> =
+        let mut prevs: Vec<(u64, LineAt)> =
             sends.iter().map(|sent| (sent.prev, sent.place)).collect();
         prevs.sort_unstable();
         prevs.dedup_by_key(|(prev, _)| *prev);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::seen::Place;
+use super::seen::LineAt;
 
 /// Maximum number of examples that are kept for each kind of fault.
 const EXAMPLES_MAX: usize = 5;
@@ -152,11 +152,11 @@ impl Report {
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     counts: [u64; Kind::ALL.len()],
-    examples: [Vec<(Place, String)>; Kind::ALL.len()],
+    examples: [Vec<(LineAt, String)>; Kind::ALL.len()],
 }
 
 impl Findings {
-    pub(super) fn add(&mut self, kind: Kind, place: Place, what: impl FnOnce() -> String) {
+    pub(super) fn add(&mut self, kind: Kind, place: LineAt, what: impl FnOnce() -> String) {
         self.counts[kind as usize] += 1;
         let examples = &mut self.examples[kind as usize];
         if examples.len() < EXAMPLES_MAX {
@@ -165,7 +165,7 @@ impl Findings {
     }
 
     pub(super) fn into_report(self, files: &[String], totals: Totals, dead: u64) -> Report {
-        let name = |place: Place| {
+        let name = |place: LineAt| {
             files
                 .get(place.file.0 as usize)
                 .cloned()

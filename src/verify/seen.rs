@@ -9,7 +9,7 @@ pub struct FileId(pub(super) u32);
 
 /// The place of a line: its file, and its number in the file, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct LineAt {
     pub(super) file: FileId,
     pub(super) line: u32,
 }
@@ -25,7 +25,7 @@ pub(super) struct Sent {
     pub(super) prev: u64,
     pub(super) print: Print,
     pub(super) object: u32,
-    pub(super) place: Place,
+    pub(super) place: LineAt,
     /// Whether the id is higher than all ids of this object on earlier lines of the same file.
     pub(super) in_time: bool,
 }
@@ -36,7 +36,7 @@ pub(super) struct Dead {
     pub(super) id: u64,
     pub(super) print: Print,
     pub(super) object: u32,
-    pub(super) place: Place,
+    pub(super) place: LineAt,
 }
 
 /// One event of the input.
@@ -44,11 +44,11 @@ pub(super) struct Dead {
 pub(super) struct Expected {
     pub(super) print: Print,
     pub(super) object: u32,
-    pub(super) place: Place,
+    pub(super) place: LineAt,
 }
 
-pub(super) fn place(file: FileId, line: u64) -> Place {
-    Place {
+pub(super) fn place(file: FileId, line: u64) -> LineAt {
+    LineAt {
         file,
         line: u32::try_from(line).unwrap_or(u32::MAX),
     }

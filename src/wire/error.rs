@@ -47,9 +47,9 @@ pub enum ScriptError {
 
 impl ScriptError {
     /// Returns the error in one line. An error of Redis begins with its code.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match self {
-            Self::Redis(error) => errors::told(error),
+            Self::Redis(error) => errors::describe(error),
             other => other.to_string(),
         }
     }

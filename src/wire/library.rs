@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::lua::Script;
-use crate::connection::errors::{is_outage, told};
+use crate::connection::errors::{describe, is_outage};
 use crate::failpoints::{self, around};
 
 /// The time after which a library is tried again that Redis has refused for lack of memory.
@@ -155,7 +155,7 @@ impl Library {
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg(&self.text);
         match around!("load", send(conn, &load)).await {
-            Err(error) if told(&error).contains("already exists") => Ok(()),
+            Err(error) if describe(&error).contains("already exists") => Ok(()),
             Err(error) if error.code().is_some() && !is_outage(&error) => {
                 Err(Failed::Refused(error))
             }
@@ -191,13 +191,13 @@ async fn send(conn: &mut impl ConnectionLike, cmd: &Cmd) -> Result<Value, RedisE
 
 /// Returns whether the server does not know the function. Redis has no code for this error.
 fn is_unknown_function(error: &RedisError) -> bool {
-    error.code() == Some("ERR") && told(error).contains("Function not found")
+    error.code() == Some("ERR") && describe(error).contains("Function not found")
 }
 
 /// Returns whether the server has no `FCALL`, or the user may not use it. The error names the
 /// command in quotes: an error inside of the function does not.
 fn is_refused_call(error: &RedisError) -> bool {
-    let text = told(error).to_ascii_lowercase();
+    let text = describe(error).to_ascii_lowercase();
     text.contains("'fcall'") && (text.contains("noperm") || text.contains("unknown command"))
 }
 
@@ -385,7 +385,7 @@ impl Ways {
         let wait = self.interval * if may_end { 1 } else { LASTING };
         self.refuse(
             &mut self.refusal(),
-            told(error),
+            describe(error),
             Some(Instant::now() + wait),
         );
     }

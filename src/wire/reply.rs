@@ -88,7 +88,7 @@ impl Reply {
     }
 
     /// Returns the next element as pairs of an escaped name and a text for people.
-    pub(crate) fn told(&mut self) -> Result<Vec<(String, String)>, ScriptError> {
+    pub(crate) fn texts(&mut self) -> Result<Vec<(String, String)>, ScriptError> {
         let mut pairs = self.array()?;
         let mut told = Vec::new();
         while pairs.len() > 0 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::RedisError;
 
 use super::config::ConfigError;
-use crate::connection::errors::{advice, told};
+use crate::connection::errors::{advice, describe};
 use crate::connection::url::UrlError;
 use crate::wire::ScriptError;
 use crate::wire::values::Holder;
@@ -32,7 +32,7 @@ pub enum WorkerError {
     #[error("the map of Sentinel addresses cannot be used: {0}")]
     Sentinels(String),
     /// Redis could not be reached when the worker started.
-    #[error("cannot connect to Redis at {address}: {}{}", told(.source), advice(.source))]
+    #[error("cannot connect to Redis at {address}: {}{}", describe(.source), advice(.source))]
     Connect {
         /// The host and port, or the socket.
         address: String,

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use seriatim::control::ended::{EVENTS_MAX, ROWS_MAX};
-use seriatim::control::inspect::{EventState, Place, Standing, Tries};
+use seriatim::control::inspect::{EventState, Location, Standing, Tries};
 use seriatim::control::{ControlError, LogStatus, RowId};
 
 use crate::state::State;
@@ -246,7 +246,7 @@ async fn inspect_shows_the_next_event_and_its_tries() {
     let next = queued.next_event.expect("a next event");
     assert_eq!(
         (next.place, next.id, next.bytes, next.text.as_str()),
-        (Place::Queue, None, 7, "{\"n\":1}")
+        (Location::Queue, None, 7, "{\"n\":1}")
     );
 
     let owned = control(&state.conn, &keys)
@@ -256,7 +256,7 @@ async fn inspect_shows_the_next_event_and_its_tries() {
     assert_eq!((owned.events_queued, owned.events_in_flight), (1, 2));
     assert_eq!(
         owned.next_event.map(|next| (next.place, next.id)),
-        Some((Place::Batch, Some(12)))
+        Some((Location::Batch, Some(12)))
     );
 
     let held = control(&state.conn, &keys)
@@ -265,7 +265,7 @@ async fn inspect_shows_the_next_event_and_its_tries() {
         .expect("an inspection");
     assert_eq!(
         held.next_event.map(|next| (next.place, next.id)),
-        Some((Place::HeldBatch, Some(15)))
+        Some((Location::HeldBatch, Some(15)))
     );
     let tries = held.tries.expect("tries");
     assert_eq!((tries.handouts, tries.attempts, tries.crashes), (1, 3, 0));

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use seriatim::keys::Keys;
-use seriatim::wire::{self, Seen};
+use seriatim::wire::{self, Connect};
 
 use crate::support::Redis;
 
@@ -200,9 +200,9 @@ async fn handlers() {
         "4 events delivered",
     ];
     // Ids begin with 1 if an earlier process has chosen that first id.
-    let chosen = Seen {
+    let chosen = Connect {
         first_id: 1,
-        ..Seen::default()
+        ..Connect::default()
     };
     wire::connect(
         &mut redis.connect().await,

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use seriatim::wire::{
-    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Seen, Suspects, Tag,
+    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Connect, Report, Suspects, Tag,
 };
 use seriatim::worker::StopReason;
 
@@ -260,7 +260,7 @@ async fn a_stop_does_not_wait_for_a_redis_that_is_away() {
 async fn a_jump_that_nobody_remembers_is_followed_by_one_that_goes_further() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
-    let nobody = Seen::default();
+    let nobody = Connect::default();
     wire::connect(&mut conn, keys, "replication-0", nobody)
         .await
         .expect("an answer");
@@ -299,9 +299,9 @@ async fn a_counter_that_is_ahead_of_the_time_jumps_too() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     let first_id = 5_000_000_000_000_000;
-    let seen = Seen {
+    let seen = Connect {
         first_id,
-        ..Seen::default()
+        ..Connect::default()
     };
     let mut counters = Vec::new();
     for replication_id in ["replication-0", "replication-1", "replication-2"] {

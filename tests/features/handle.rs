@@ -2,7 +2,7 @@
 //! connection.
 #![cfg(feature = "worker")]
 
-use seriatim::control::held::Which;
+use seriatim::control::held::ReleaseFilter;
 use seriatim::control::{By, Control, ControlError, Cursor, Settle};
 
 use crate::support::Redis;
@@ -128,7 +128,7 @@ fn every_operation_can_be_a_task_of_its_own(control: &'static Control) {
     task(control.held(false, None, 1));
     task(control.paused(None, 1));
     task(control.release(BY, "work:1"));
-    const ALL: &Which<'static> = &Which {
+    const ALL: &ReleaseFilter<'static> = &ReleaseFilter {
         prefix: "",
         why: "",
         until_released: false,

@@ -10,8 +10,8 @@ use seriatim::control::{By, ControlError, Cursor, LogEntry, LogStatus};
 use seriatim::sink::Stop;
 use seriatim::wire::values::HeldId;
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, Attached, BatchResult, Bounds, ClaimFirst, EventLog, Report,
-    ScriptError, Seen, Suspects, Tag,
+    self, Advance, Advanced, Attach, Attached, BatchResult, Bounds, ClaimFirst, Connect, EventLog,
+    Report, ScriptError, Suspects, Tag,
 };
 use seriatim::worker::WorkerConfig;
 
@@ -592,9 +592,9 @@ async fn connect(state: &mut State, event_log: bool) {
         &mut state.conn,
         &keys,
         "",
-        Seen {
+        Connect {
             event_log,
-            ..Seen::default()
+            ..Connect::default()
         },
     )
     .await
@@ -661,7 +661,7 @@ async fn the_right_to_trim_is_asked_for() {
         &mut redis.connect().await,
         redis.keys(),
         "",
-        Seen::default(),
+        Connect::default(),
     )
     .await;
     assert!(

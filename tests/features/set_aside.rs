@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 
 use seriatim::Emitter;
 use seriatim::control::By;
-use seriatim::control::held::{HeldFilter, Released, Skipped, WaitsFor, Which};
+use seriatim::control::held::{HeldFilter, ReleaseFilter, Released, Skipped, WaitsFor};
 use seriatim::control::inspect::{EventState, Standing};
 use seriatim::emit::Full;
 use seriatim::event::Json;
@@ -411,9 +411,9 @@ async fn a_held_object_that_is_set_aside_is_shown_as_due() {
     let all = control
         .release_all(
             BY,
-            &Which {
+            &ReleaseFilter {
                 prefix: "a:",
-                ..Which::default()
+                ..ReleaseFilter::default()
             },
             |_| {},
         )

@@ -2,12 +2,12 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use seriatim::wire::{self, EventLog, ScriptError, Seen};
+use seriatim::wire::{self, Connect, EventLog, ScriptError};
 
 use crate::stopped::{NOW_US, scene};
 use crate::support::Redis;
 
-const CHOSEN: Seen = Seen {
+const CHOSEN: Connect = Connect {
     first_id: 1,
     highest: 0,
     event_log: None,
@@ -27,7 +27,7 @@ async fn a_new_namespace_begins_at_the_time() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     let began = now_us();
-    let first = wire::connect(&mut conn, keys, "replication-1", Seen::default())
+    let first = wire::connect(&mut conn, keys, "replication-1", Connect::default())
         .await
         .expect("an answer");
     assert!(
@@ -39,9 +39,9 @@ async fn a_new_namespace_begins_at_the_time() {
         first.counter
     );
     for first_id in [0, 1] {
-        let seen = Seen {
+        let seen = Connect {
             first_id,
-            ..Seen::default()
+            ..Connect::default()
         };
         let again = wire::connect(&mut conn, keys, "replication-1", seen)
             .await
@@ -57,7 +57,7 @@ async fn the_pass_over_the_names_starts_again_on_another_server() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     let console = redis.console().await;
-    wire::connect(&mut conn, keys, "replication-1", Seen::default())
+    wire::connect(&mut conn, keys, "replication-1", Connect::default())
         .await
         .expect("an answer");
     let _: u64 = console
@@ -71,7 +71,7 @@ async fn the_pass_over_the_names_starts_again_on_another_server() {
         ])
         .await;
     for (id, remain) in [("replication-1", 2), ("", 2), ("replication-2", 0)] {
-        wire::connect(&mut conn, keys, id, Seen::default())
+        wire::connect(&mut conn, keys, id, Connect::default())
             .await
             .expect("an answer");
         let fields: Vec<String> = console.run(&["HKEYS", &keys.meta()]).await;
@@ -96,7 +96,7 @@ async fn a_new_namespace_does_not_begin_below_the_counter() {
     let () = console
         .run(&["SET", &keys.next_event_id(), &counter.to_string()])
         .await;
-    let connected = wire::connect(&mut conn, keys, "", Seen::default())
+    let connected = wire::connect(&mut conn, keys, "", Connect::default())
         .await
         .expect("an answer");
     assert!(connected.counter > counter, "{connected:?}");
@@ -135,9 +135,9 @@ async fn the_counter_jumps_beyond_every_id_seen() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
     // An id ahead of the time.
-    let seen = Seen {
+    let seen = Connect {
         highest: 5_000_000_000_000_000,
-        ..Seen::default()
+        ..Connect::default()
     };
     let connected = wire::connect(&mut conn, keys, "replication-1", seen)
         .await
@@ -153,7 +153,7 @@ async fn the_counter_jumps_beyond_every_id_seen() {
 async fn the_version_is_written_down() {
     let redis = Redis::start();
     let (mut conn, keys) = (redis.connect().await, redis.keys());
-    wire::connect(&mut conn, keys, "replication-1", Seen::default())
+    wire::connect(&mut conn, keys, "replication-1", Connect::default())
         .await
         .expect("an answer");
     let version: String = redis
@@ -194,7 +194,7 @@ async fn no_id_is_below_the_first_id_that_was_chosen() {
         let () = console
             .run(&["SET", &keys.next_event_id(), &counter.to_string()])
             .await;
-        let connected = wire::connect(&mut conn, keys, "", Seen { first_id, ..CHOSEN })
+        let connected = wire::connect(&mut conn, keys, "", Connect { first_id, ..CHOSEN })
             .await
             .expect("an answer");
         assert_eq!(
@@ -229,7 +229,7 @@ async fn the_counter_jumps_only_in_a_new_namespace_or_on_another_server() {
     .into_iter()
     .enumerate()
     {
-        let connected = wire::connect(&mut conn, keys, id, Seen::default())
+        let connected = wire::connect(&mut conn, keys, id, Connect::default())
             .await
             .expect("an answer");
         assert_eq!(
@@ -248,12 +248,12 @@ async fn each_field_is_written_when_it_is_of_use() {
     const JUMP: u64 = NOW_US;
     let (_clock, redis, mut state) = scene().await;
     let (keys, console) = (state.keys.clone(), redis.console().await);
-    let none = Seen::default();
-    let highest = |highest| Seen { highest, ..none };
+    let none = Connect::default();
+    let highest = |highest| Connect { highest, ..none };
     let log = |keep| {
         let mut log = EventLog::default();
         log.keep = keep;
-        Seen {
+        Connect {
             event_log: Some(log),
             ..none
         }
@@ -285,7 +285,7 @@ async fn each_field_is_written_when_it_is_of_use() {
             "",
             None,
             "",
-            Seen {
+            Connect {
                 first_id: 9,
                 ..none
             },
@@ -454,7 +454,7 @@ async fn an_unknown_version_and_a_wrong_counter_are_refused() {
             .run(&["HSET", &keys.meta(), "schema", version])
             .await;
         let () = console.run(&["SET", &keys.next_event_id(), counter]).await;
-        let refused = wire::connect(&mut conn, keys, "r", Seen::default())
+        let refused = wire::connect(&mut conn, keys, "r", Connect::default())
             .await
             .expect_err("refused");
         match refused {
@@ -487,7 +487,7 @@ async fn a_user_who_lacks_a_right_is_refused() {
         .query_async::<()>(&mut conn)
         .await
         .expect("logged in");
-    let refused = wire::connect(&mut conn, keys, "r", Seen::default())
+    let refused = wire::connect(&mut conn, keys, "r", Connect::default())
         .await
         .expect_err("refused");
     assert!(

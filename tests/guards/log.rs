@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use seriatim::wire::{
-    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, EventLog, Report, Seen, Tag,
+    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Connect, EventLog, Report, Tag,
 };
 
 use crate::state::State;
@@ -196,9 +196,9 @@ async fn a_worker_without_the_log_keeps_the_rows_of_those_with_it() {
             &mut state.conn,
             &keys,
             "",
-            Seen {
+            Connect {
                 event_log,
-                ..Seen::default()
+                ..Connect::default()
             },
         )
         .await

@@ -23,11 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MEETS: Duration = Duration::from_millis(500);
 
 /// The id, the `prev` and the payload of a delivered event.
-type Seen = (u64, u64, Vec<u8>);
+type Delivery = (u64, u64, Vec<u8>);
 
 /// All delivered events, by object. This is also the sink.
 #[derive(Clone, Default)]
-struct Record(Arc<Mutex<BTreeMap<String, Vec<Seen>>>>);
+struct Record(Arc<Mutex<BTreeMap<String, Vec<Delivery>>>>);
 
 #[async_trait]
 impl Sink for Record {

@@ -558,7 +558,7 @@ async fn the_pass_begins_anew_on_another_server() {
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
     let console = redis.console().await;
     for (id, fields) in [("id-1", 2), ("id-1", 2), ("id-2", 0)] {
-        wire::connect(&mut conn, &keys, id, wire::Seen::default())
+        wire::connect(&mut conn, &keys, id, wire::Connect::default())
             .await
             .expect("connected");
         if fields == 0 {

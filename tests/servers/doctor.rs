@@ -32,7 +32,7 @@ fn found(redis: &Redis, url: &str, what: &str, options: &[&str]) -> (Option<i32>
         output.status.code() == Some(0),
         "{told}"
     );
-    (output.status.code(), text("verdict"), text("told"))
+    (output.status.code(), text("verdict"), text("text"))
 }
 
 #[tokio::test]

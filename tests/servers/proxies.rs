@@ -31,7 +31,7 @@ fn found(redis: &Redis, url: &str, what: &str) -> (Option<i32>, String, String) 
         .find(|finding| finding["what"] == what)
         .unwrap_or_else(|| panic!("{what}: {told}"));
     let text = |field: &str| of[field].as_str().expect("text").to_owned();
-    (output.status.code(), text("verdict"), text("told"))
+    (output.status.code(), text("verdict"), text("text"))
 }
 
 /// Story: behind a proxy without `HELLO`, emits and `serve` failed, and `doctor` said that all is

@@ -10,8 +10,8 @@ use seriatim::control::{By, LogEntry};
 use seriatim::event::Json;
 use seriatim::handlers::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
 use seriatim::wire::{
-    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, EventLog, FINISHED, Finished,
-    Handled, Report, Seen, SlotBatch, Suspects, Tag,
+    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Connect, EventLog, FINISHED,
+    Finished, Handled, Report, SlotBatch, Suspects, Tag,
 };
 use seriatim::worker::WorkerConfig;
 
@@ -253,9 +253,9 @@ async fn a_skipped_event_has_its_results() {
     for (id, results) in [(5, BOTH), (6, "-")] {
         let redis = Redis::start();
         let (mut state, console) = in_hand(&redis).await;
-        let seen = Seen {
+        let seen = Connect {
             event_log: Some(EventLog::default()),
-            ..Seen::default()
+            ..Connect::default()
         };
         wire::connect(&mut state.conn, &state.keys, "", seen)
             .await

@@ -9,7 +9,7 @@ use seriatim::control::Control;
 use seriatim::keys::Keys;
 use seriatim::wire::operator::{self, By, Settle};
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, Bounds, ClaimFirst, FINISHED, Finished, Handled, Seen,
+    self, Advance, Advanced, Attach, Bounds, ClaimFirst, Connect, FINISHED, Finished, Handled,
     SlotBatch, Suspects, Sweep, Tag,
 };
 
@@ -86,7 +86,7 @@ pub async fn every_call(reply: Value) {
         notice: lease,
     };
     let _ = wire::adopt(&mut conn, &keys, &sweep).await;
-    let _ = wire::connect(&mut conn, &keys, "id", Seen::default()).await;
+    let _ = wire::connect(&mut conn, &keys, "id", Connect::default()).await;
     let batch = SlotBatch {
         name: "w",
         token: "t",

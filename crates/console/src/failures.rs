@@ -4,8 +4,8 @@ use seriatim::event::EventError;
 use seriatim::worker::WorkerError;
 use seriatim::{EmitError, ScriptError};
 
+use crate::describe::{advice, describe};
 use crate::exit::{Exit, Failure};
-use crate::told::{advice, told};
 
 /// Turns the error of an emit into one line with advice, and an exit code.
 pub fn emit(error: EmitError) -> anyhow::Error {
@@ -54,7 +54,7 @@ pub fn worker(error: WorkerError) -> anyhow::Error {
     match &error {
         WorkerError::Connect { address, source } => Failure::with(
             exit,
-            format!("cannot connect to Redis at {address}: {}", told(source)),
+            format!("cannot connect to Redis at {address}: {}", describe(source)),
         ),
         WorkerError::Script(ScriptError::Redis(source)) => {
             Failure::with(exit, format!("{error}{}", advice(source)))

@@ -13,9 +13,9 @@ use seriatim::control::Control;
 use seriatim::keys::Keys;
 use tracing_subscriber::EnvFilter;
 
+use crate::describe::describe;
 use crate::exit::{Exit, Failure};
 use crate::logs::{Fields, JsonLines};
-use crate::told::told;
 
 /// Maximum wait of a command for a connection, and for one reply.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -249,7 +249,7 @@ pub fn cannot_connect(route: &Route, error: &RedisError) -> anyhow::Error {
         format!(
             "cannot connect to Redis at {}: {}",
             route.address(),
-            told(error)
+            describe(error)
         ),
     )
 }

@@ -9,7 +9,7 @@
 //! - [`verify`]: outputs of workers and emitted events, read for a verdict
 //! - [`shown`]: results on standard output, messages on standard error
 //! - [`logs`]: the log lines of a worker
-//! - [`told`]: errors of Redis, with advice
+//! - [`describe`]: errors of Redis, with advice
 //! - [`failures`]: errors of emits and of workers, with exit codes
 //! - [`shares`]: shares of groups, as text
 //! - [`secrets`]: values without their secrets
@@ -29,6 +29,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod actor;
+pub mod describe;
 pub mod exit;
 pub mod failures;
 pub mod files;
@@ -45,7 +46,6 @@ pub mod shares;
 pub mod shown;
 pub mod stop;
 pub mod task;
-pub mod told;
 pub mod units;
 pub mod variables;
 pub mod verify;

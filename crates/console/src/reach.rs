@@ -11,9 +11,9 @@ use seriatim::control::ControlError;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
+use crate::describe::{describe, is_outage};
 use crate::failures;
 use crate::shown;
-use crate::told::{is_outage, told};
 
 /// Module name for log filters.
 const LOG: &str = "seriatim::console::reach";
@@ -76,7 +76,11 @@ impl Reached {
                 self.0.store(true, Ordering::Relaxed);
                 Ok(())
             }
-            Err(error) => match error.source().filter(|source| is_outage(source)).map(told) {
+            Err(error) => match error
+                .source()
+                .filter(|source| is_outage(source))
+                .map(describe)
+            {
                 Some(error) => {
                     warn!(target: LOG, error, "Redis cannot be reached; waiting for it, not ready until then");
                     Ok(())
@@ -103,7 +107,11 @@ impl Reached {
                     self.0.store(true, Ordering::Relaxed);
                     info!(target: LOG, after = ?began.elapsed(), "Redis answers");
                 }
-                Err(error) => match error.source().filter(|source| is_outage(source)).map(told) {
+                Err(error) => match error
+                    .source()
+                    .filter(|source| is_outage(source))
+                    .map(describe)
+                {
                     Some(error) if told_at.elapsed() >= TELL_AGAIN => {
                         told_at = Instant::now();
                         warn!(target: LOG, error, since = ?began.elapsed(), "still waiting for Redis");

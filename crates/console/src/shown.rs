@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use seriatim::control::ControlError;
 use seriatim::escape;
 
+use crate::describe::describe;
 use crate::exit::{Exit, Failure};
-use crate::told::told;
 
 /// Maximum width of tables.
 pub const COLUMNS: u16 = 80;
@@ -162,7 +162,7 @@ pub fn action_failure(error: ControlError) -> anyhow::Error {
         ControlError::Redis { source, .. }
             if source.is_io_error() || source.is_timeout() || source.is_connection_dropped() =>
         {
-            let told = told(source);
+            let told = describe(source);
             Failure::with(
                 Exit::Unknown,
                 format!(
@@ -185,7 +185,7 @@ pub fn failure(error: ControlError) -> anyhow::Error {
     match &error {
         ControlError::Redis { what, source } => Failure::with(
             exit,
-            format!("Redis did not answer {what}: {}", told(source)),
+            format!("Redis did not answer {what}: {}", describe(source)),
         ),
         _ => Failure::with(exit, error),
     }

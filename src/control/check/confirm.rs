@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet};
 use redis::aio::ConnectionLike;
 
 use super::super::ControlError;
-use super::super::names::{self, Walk as Names, Which};
-use super::super::scan::Seen;
+use super::super::names::{self, NameSet, Walk as Names};
+use super::super::scan::Dedup;
 use super::script::{self, Finding, Kind, uncovered};
 use super::state::{GROUPS_MAX, MARKERS_PER_CALL, SEEN_MAX, Walk};
 
@@ -205,7 +205,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         let departed = match self.taken.take() {
             Some(seen) => seen,
             None => {
-                let mut seen = Seen::new(SEEN_MAX);
+                let mut seen = Dedup::new(SEEN_MAX);
                 let mut walk = Names::all();
                 while let Some(page) = walk.next(self.conn, self.keys).await? {
                     let taken = names::taken(self.conn, self.keys, b"", &page).await?;
@@ -223,7 +223,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 .cloned(),
         );
         self.taken = Some(departed);
-        let mut walk = Names::of(self.conn, self.keys, Which::Watched).await?;
+        let mut walk = Names::of(self.conn, self.keys, NameSet::Watched).await?;
         while let Some(page) = walk.next(self.conn, self.keys).await? {
             let taken = names::taken(self.conn, self.keys, b"", &page).await?;
             found.extend(

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redis::aio::ConnectionLike;
 
 use super::super::repair::{Repair, RepairReport, RepairStep};
-use super::super::scan::Seen;
+use super::super::scan::Dedup;
 use super::super::{By, ControlError};
 use super::paced::Paced;
 use super::report::Subject;
@@ -32,9 +32,9 @@ pub(super) struct Mender<'a> {
     call: RepairCall,
     steps_max: usize,
     /// Steps that were described already. A dry run may meet a subject twice.
-    told: Seen,
+    told: Dedup,
     /// Workers that the steps of objects put right. In a dry run they still look broken.
-    solved: Seen,
+    solved: Dedup,
     /// Workers that are no slot of a registered name. They are looked at when their objects are freed.
     strangers: Vec<(Kind, Vec<u8>)>,
     /// Subjects that could not be repaired yet; `None` at the last look.
@@ -111,8 +111,8 @@ pub(in crate::control) async fn run(
             dead_owners: repair.dead_owners.clone(),
         },
         steps_max: repair.steps_max,
-        told: Seen::new(SEEN_MAX),
-        solved: Seen::new(SEEN_MAX),
+        told: Dedup::new(SEEN_MAX),
+        solved: Dedup::new(SEEN_MAX),
         strangers: Vec::new(),
         left: Some(Vec::new()),
         report: RepairReport {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use redis::aio::ConnectionLike;
 
 use super::super::ControlError;
-use super::super::scan::Seen;
+use super::super::scan::Dedup;
 use super::mend::Mender;
 use super::report::{CheckReport, Invariant, LookedAt, NOT_READABLE, Subject, Violation};
 use super::script::Kind;
@@ -39,16 +39,16 @@ pub(super) struct Walk<'a, C> {
     violations_max: usize,
     /// Objects for which the walk has seen a marker, or which it has seen in the list of a group or
     /// of a registered worker.
-    pub(super) covered: Seen,
+    pub(super) covered: Dedup,
     /// Subjects for which a violation was reported. Each is confirmed only once.
-    pub(super) broken: Seen,
+    pub(super) broken: Dedup,
     /// Objects for which an invalid name was reported.
-    named: Seen,
+    named: Dedup,
     /// Registered names.
     pub(super) names: HashMap<String, Name>,
     /// Objects in the lists of all registered workers. The lists are read when an object first
     /// seems uncovered.
-    pub(super) taken: Option<Seen>,
+    pub(super) taken: Option<Dedup>,
     /// Possibly uncovered objects, each with the text of the finding that calls it uncovered.
     pub(super) uncovered: HashMap<Vec<u8>, String>,
     /// Subjects at which the next call of the script looks.
@@ -64,9 +64,9 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
             keys,
             conn,
             violations_max,
-            covered: Seen::new(SEEN_MAX),
-            broken: Seen::new(SEEN_MAX),
-            named: Seen::new(SEEN_MAX),
+            covered: Dedup::new(SEEN_MAX),
+            broken: Dedup::new(SEEN_MAX),
+            named: Dedup::new(SEEN_MAX),
             names: HashMap::new(),
             taken: None,
             uncovered: HashMap::new(),

@@ -6,7 +6,7 @@ use redis::aio::ConnectionLike;
 
 use super::super::cron::problem_of_clock;
 use super::super::names::{Walk as Names, slots_in};
-use super::super::scan::{Scan, Seen};
+use super::super::scan::{Dedup, Scan};
 use super::super::{ControlError, reply};
 use super::report::{CheckReport, Invariant};
 use super::script::Kind;
@@ -126,9 +126,9 @@ impl<C: ConnectionLike> Walk<'_, C> {
 
     async fn objects(&mut self) -> Result<(), ControlError> {
         let mut scan = Scan::new(self.keys, "");
-        let mut strangers = Seen::new(SEEN_MAX);
+        let mut strangers = Dedup::new(SEEN_MAX);
         while let Some(page) = scan.next(self.conn).await? {
-            let mut here = Seen::new(page.len());
+            let mut here = Dedup::new(page.len());
             let mut delivered = Vec::new();
             for key in &page {
                 match classify(key) {
@@ -201,7 +201,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
             let page = operator::crons(
                 self.conn,
                 self.keys,
-                operator::Which::All(cursor, SUBJECTS_PER_CALL),
+                operator::CronQuery::All(cursor, SUBJECTS_PER_CALL),
             )
             .await;
             let (now_ms, next, jobs) = match page {

@@ -5,15 +5,15 @@ use std::time::Duration;
 use super::super::{Control, ControlError};
 use crate::wire::operator::{self, By, RELEASE_PER_CALL_MAX, Record, ReleasedOne};
 
-/// The longest default of [`Which::over`].
+/// The longest default of [`ReleaseFilter::over`].
 pub const RELEASE_OVER_MAX: Duration = Duration::from_secs(60);
 
-/// The time of [`Which::over`] for each held object, by default.
+/// The time of [`ReleaseFilter::over`] for each held object, by default.
 const OVER_PER_OBJECT: Duration = Duration::from_millis(10);
 
 /// Selects the held objects for [`Control::release_all`]. The default selects all.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Which<'a> {
+pub struct ReleaseFilter<'a> {
     /// Only objects whose names begin with this text.
     pub prefix: &'a str,
     /// Only objects whose reason ([`HeldObject::why`](super::HeldObject::why)) contains this text.
@@ -41,7 +41,7 @@ pub struct ReleasedAll {
 impl Control {
     /// Releases all objects that are held at the beginning, or the selected ones, in steps of 100.
     /// Each object is made due as by [`Control::release`], but the due times are spread over the
-    /// time [`Which::over`], so that the events do not reach the receiver all at once. The steps
+    /// time [`ReleaseFilter::over`], so that the events do not reach the receiver all at once. The steps
     /// share one row in the [actions](Control::actions), with the number of released objects.
     /// Objects that wait for a rule stay as they are. `progress` is called after each step.
     ///
@@ -57,7 +57,7 @@ impl Control {
     pub async fn release_all(
         &self,
         by: By<'_>,
-        which: &Which<'_>,
+        which: &ReleaseFilter<'_>,
         mut progress: impl FnMut(&ReleasedAll),
     ) -> Result<ReleasedAll, ControlError> {
         const WHAT: &str = "objects.held";

@@ -9,7 +9,7 @@ use super::super::rules::{self, Rule};
 use super::super::shares::{Matching, ShareWait, stopping};
 use super::super::{ControlError, reply};
 use super::inspection::{
-    FailedAttempt, KeptResults, NextEvent, NextSchedule, Place, TEXT_BYTES_MAX, Tries,
+    FailedAttempt, KeptResults, Location, NextEvent, NextSchedule, TEXT_BYTES_MAX, Tries,
 };
 use super::search::{Search, Searched};
 use crate::keys::Keys;
@@ -60,11 +60,11 @@ impl Fields {
                 "result" => fields.results.push(value),
                 "schedule" => fields.schedules.extend(schedule(&value, false)),
                 "schedule_queued" => fields.schedules.extend(schedule(&value, true)),
-                "share" => fields.shares.extend(Matching::told(&pair[1])),
+                "share" => fields.shares.extend(Matching::parse(&pair[1])),
                 "error" => fields.errors.extend(failed_attempt(&value)),
                 "rule" => fields
                     .rules
-                    .extend(rules::told(&pair[1], fields.number("now_ms").unwrap_or(0))),
+                    .extend(rules::parse(&pair[1], fields.number("now_ms").unwrap_or(0))),
                 _ => drop(fields.once.insert(field, value)),
             }
         }
@@ -135,20 +135,20 @@ impl Fields {
     pub(super) fn next_event(&self) -> Option<NextEvent> {
         let places = [
             (
-                Place::Batch,
+                Location::Batch,
                 "batch_text",
                 "batch_bytes",
                 self.batch_tag().map(|tag| tag.first),
             ),
             (
-                Place::HeldBatch,
+                Location::HeldBatch,
                 "held_text",
                 "held_bytes",
                 self.held_id()
                     .and_then(|held| held.tag)
                     .map(|tag| tag.first),
             ),
-            (Place::Queue, "queued_text", "queued_bytes", None),
+            (Location::Queue, "queued_text", "queued_bytes", None),
         ];
         places.into_iter().find_map(|(place, text, bytes, id)| {
             Some(NextEvent {

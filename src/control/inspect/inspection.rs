@@ -79,7 +79,7 @@ pub struct FailedAttempt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Place {
+pub enum Location {
     /// The batch of the owner.
     Batch,
     /// The held batch.
@@ -92,8 +92,8 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NextEvent {
-    /// Place of the event.
-    pub place: Place,
+    /// Location of the event.
+    pub place: Location,
     /// Id of the event; none if the event is still queued.
     pub id: Option<u64>,
     /// Size of the event in bytes.

@@ -15,12 +15,12 @@ use redis::aio::ConnectionLike;
 
 use self::fields::{Fields, look};
 pub use self::inspection::{
-    EventState, FailedAttempt, Inspection, KeptResults, NextEvent, NextSchedule, Place, Standing,
-    TEXT_BYTES_MAX, Tries,
+    EventState, FailedAttempt, Inspection, KeptResults, Location, NextEvent, NextSchedule,
+    Standing, TEXT_BYTES_MAX, Tries,
 };
 pub use self::search::Searched;
 use self::search::{Extent, Search};
-use super::names::Which;
+use super::names::NameSet;
 use super::{Control, ControlError};
 use crate::escape;
 use crate::keys::Keys;
@@ -108,10 +108,10 @@ impl Control {
                 }
             }
             search.again();
-            search.read(&mut conn, Which::Watched).await?;
+            search.read(&mut conn, NameSet::Watched).await?;
             fields.add(&search);
             if fields.standing() == Standing::Uncovered {
-                search.read(&mut conn, Which::Departed).await?;
+                search.read(&mut conn, NameSet::Departed).await?;
                 fields.add(&search);
             }
             if !matches!(fields.standing(), Standing::Uncovered | Standing::Unclear) {

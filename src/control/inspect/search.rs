@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use super::super::ControlError;
-use super::super::names::{self, Taken, Walk, Which, slots_in};
+use super::super::names::{self, NameSet, Taken, Walk, slots_in};
 use crate::keys::Keys;
 
 /// Cost of a name, in slots: its value in `event.workers` and its lease are read.
@@ -86,7 +86,7 @@ impl<'a, F: FnMut(&Searched)> Search<'a, F> {
     pub(super) async fn read<C: ConnectionLike>(
         &mut self,
         conn: &mut C,
-        which: Which,
+        which: NameSet,
     ) -> Result<(), ControlError> {
         let mut walk = Walk::of(conn, self.keys, which).await?;
         loop {

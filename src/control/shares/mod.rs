@@ -13,7 +13,7 @@ mod wait;
 use redis::RedisResult;
 use serde::Serialize;
 
-use super::names::{self, Walk, Which};
+use super::names::{self, NameSet, Walk};
 use super::rules::{COLONS_MAX, Selector};
 use super::{Control, ControlError};
 use crate::wire::operator::{self, By, InHand, ShareParts, ShareStep};
@@ -291,7 +291,7 @@ impl Control {
     async fn count_in_hand(&self, by: By<'_>) -> Result<Option<u64>, ControlError> {
         let mut conn = self.connection();
         let since = operator::count_in_hand(&mut conn, &self.keys, by).await?;
-        let mut walk = Walk::of(&mut conn, &self.keys, Which::Watched).await?;
+        let mut walk = Walk::of(&mut conn, &self.keys, NameSet::Watched).await?;
         while let Some(page) = walk.next(&mut conn, &self.keys).await? {
             let taken = names::taken(&mut conn, &self.keys, b"", &page).await?;
             let mut slots: Vec<String> = taken.objects.into_iter().map(|(slot, _)| slot).collect();

@@ -64,7 +64,7 @@ impl Matching {
     /// Parses a share from a part of the reply of `lua/inspect.lua`: the objects in hand or `-`, `1`
     /// or `0` for each part of [`Awaited`], and the lengths of the three texts at the end. These are
     /// the events taken, the selector, and the value of the share.
-    pub(in crate::control) fn told(value: &Value) -> Option<Self> {
+    pub(in crate::control) fn parse(value: &Value) -> Option<Self> {
         let bytes = reply::bytes(value)?;
         let mut parts = bytes.splitn(6, |byte| *byte == b' ');
         let mut word = || std::str::from_utf8(parts.next()?).ok();

@@ -11,7 +11,7 @@ use serde::Serialize;
 pub use self::names::{NameStats, WORKERS_MAX};
 pub(super) use self::names::{read as read_names, registered};
 use super::marks::{AsideAges, Marks, age_set_aside};
-use super::names::{Walk, Which};
+use super::names::{NameSet, Walk};
 use super::shares::ShareFigures;
 use super::streams::{self, StreamsStats};
 use super::{Control, ControlError, cron, reply};
@@ -242,7 +242,7 @@ async fn registered_names<C: ConnectionLike>(
     keys: &Keys,
     stats: &mut Stats,
 ) -> Result<(), ControlError> {
-    for mut walk in [Walk::of(conn, keys, Which::Watched).await?, Walk::all()] {
+    for mut walk in [Walk::of(conn, keys, NameSet::Watched).await?, Walk::all()] {
         while stats.workers.len() < NAMES_MAX
             && let Some(page) = walk.next(conn, keys).await?
         {

@@ -21,7 +21,7 @@ use super::options::Options;
 use super::receivers::Failure;
 use super::sending::{Sending, Sent};
 use super::settings::{Current, Settings};
-use super::streams::{Place, Streams};
+use super::streams::{Permit, Streams};
 use super::unanswered::{Unanswered, is_broken, is_refused};
 use crate::escape;
 use crate::event::Event;
@@ -133,7 +133,7 @@ struct Times {
 
 /// The end of a request.
 enum Ended<'a> {
-    Answered(Response, Place<'a>),
+    Answered(Response, Permit<'a>),
     /// The receiver has not got the request.
     Unsent(Unanswered),
     /// The receiver has not got the request, which needs a new place.
@@ -232,7 +232,7 @@ impl Exchange {
         message: &Message,
         settings: &Current,
         record: Option<&Record>,
-    ) -> Result<(Response, Place<'_>), Unanswered> {
+    ) -> Result<(Response, Permit<'_>), Unanswered> {
         // Waits inside this process also end.
         let waits_until = Instant::now() + self.options.timeout;
         while Instant::now() < waits_until {
@@ -299,7 +299,7 @@ impl Exchange {
     /// Sends a request that has a place, and waits for the answer.
     async fn send_in<'a>(
         &self,
-        place: Place<'a>,
+        place: Permit<'a>,
         request: RequestBuilder,
         body: Bytes,
         times: Times,
@@ -321,7 +321,7 @@ impl Exchange {
         &self,
         mut request: Pin<&mut impl Future<Output = reqwest::Result<Response>>>,
         mut sent: Sent,
-        mut place: Place<'a>,
+        mut place: Permit<'a>,
         times: Times,
     ) -> Ended<'a> {
         let mut is_sent = true;
@@ -407,7 +407,7 @@ impl Exchange {
         &self,
         url: &Url,
         mut response: Response,
-        place: &Place<'_>,
+        place: &Permit<'_>,
         settings: &Current,
     ) -> Answer {
         place.answered(response.version());
@@ -417,7 +417,7 @@ impl Exchange {
         let text = read(&mut response).await;
         let error = match meaning {
             Meaning::Delivered => String::new(),
-            _ => told(url, status, &without_secrets(settings, url, &text)),
+            _ => describe(url, status, &without_secrets(settings, url, &text)),
         };
         let is_timeout = status == StatusCode::GATEWAY_TIMEOUT;
         Answer {
@@ -489,7 +489,7 @@ async fn read(response: &mut Response) -> Vec<u8> {
     text
 }
 
-fn told(url: &Url, status: StatusCode, text: &str) -> String {
+fn describe(url: &Url, status: StatusCode, text: &str) -> String {
     let text: String = text.trim().chars().take(SHOWN_MAX).collect();
     let colon = if text.is_empty() { "" } else { ": " };
     format!(

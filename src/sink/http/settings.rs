@@ -39,12 +39,12 @@ struct Shared {
     options: Options,
     needs_tls: bool,
     current: RwLock<Arc<Current>>,
-    seen: Mutex<Seen>,
+    seen: Mutex<LastRead>,
 }
 
 /// The files as they were when they were read last.
 #[derive(Default)]
-struct Seen {
+struct LastRead {
     /// The time of the last look.
     at: Option<Instant>,
     /// The time of the last reading after a 401. A look just before it may have found no change.
@@ -59,7 +59,7 @@ type Stamp = (Option<SystemTime>, u64, u64, u64);
 impl Settings {
     /// Reads the settings for the first time. `needs_tls`: whether a URL begins with `https`.
     pub(super) fn open(options: &Options, needs_tls: bool) -> Result<Self, HttpError> {
-        let seen = Seen {
+        let seen = LastRead {
             at: Some(Instant::now()),
             refused_at: None,
             files: stamps(options),
@@ -115,12 +115,12 @@ impl Shared {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, LastRead> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the next look is due, and counts this one. `last`: the time of the last one.
-    fn is_due(&self, last: impl FnOnce(&mut Seen) -> &mut Option<Instant>) -> bool {
+    fn is_due(&self, last: impl FnOnce(&mut LastRead) -> &mut Option<Instant>) -> bool {
         let (mut seen, now) = (self.seen(), Instant::now());
         let last = last(&mut seen);
         let is_due = last.is_none_or(|at| now.duration_since(at) >= LOOK_EVERY);

@@ -82,7 +82,7 @@ pub(super) struct Turn {
 
 /// A place for one request. It is free again when this value is dropped.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct Permit<'a> {
     streams: &'a Streams,
     origin: Arc<str>,
     pub(super) lane: usize,
@@ -158,7 +158,7 @@ impl Streams {
         origin: &Arc<str>,
         is_secure: bool,
         client: impl Fn(usize) -> u64,
-    ) -> Place<'_> {
+    ) -> Permit<'_> {
         let mut waiter = None;
         loop {
             let freed = {
@@ -170,7 +170,7 @@ impl Streams {
                 if let Some((lane, is_opening)) = load.take(is_secure, now, &client) {
                     drop(all);
                     drop(waiter);
-                    return Place {
+                    return Permit {
                         streams: self,
                         origin: origin.clone(),
                         lane,
@@ -206,7 +206,7 @@ impl Streams {
     }
 }
 
-impl Place<'_> {
+impl Permit<'_> {
     /// Waits until the client has sent the lane's request before this one. Returns none if the lane
     /// is full: then the request needs another place. Cancellation safe.
     pub(super) async fn turn(&self) -> Option<Turn> {
@@ -276,7 +276,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.streams.change(&self.origin, |load| {
             let lane = &mut load.lanes[self.lane];
@@ -308,12 +308,12 @@ mod tests {
         "https://host".into()
     }
 
-    async fn place(streams: &Streams) -> Place<'_> {
+    async fn place(streams: &Streams) -> Permit<'_> {
         streams.place(&origin(), true, |_| 1).await
     }
 
     /// Fills this number of lanes with requests that are sent and have no answer.
-    async fn fill(streams: &Streams, lanes: usize) -> Vec<Place<'_>> {
+    async fn fill(streams: &Streams, lanes: usize) -> Vec<Permit<'_>> {
         let mut places = Vec::new();
         while places.len() < lanes * STREAMS {
             let mut place = place(streams).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::receiver::Receiver;
 use super::report::{Findings, HistoryKind, HistoryReport};
-use super::{Emit, History, KnownEvent, Outcome, Place, Received, Window};
+use super::{Emit, History, KnownEvent, LineAt, Outcome, Received, Window};
 
 /// When Redis goes back to an older state, the id counter jumps to the time in microseconds. A
 /// Redis needs more than 10 ms for a restart. So two ids that differ by less than this number have
@@ -435,7 +435,7 @@ impl Judge<'_> {
     }
 
     /// Checks that an event came under only one id.
-    fn again(&mut self, came: &mut Came, place: Place, object: u32) {
+    fn again(&mut self, came: &mut Came, place: LineAt, object: u32) {
         came.ids.sort_unstable();
         for pair in came.ids.windows(2) {
             let [(first, _), (second, t)] = [pair[0], pair[1]];
@@ -450,7 +450,7 @@ impl Judge<'_> {
         }
     }
 
-    fn report(&mut self, kind: HistoryKind, place: Place, object: u32, came: &Came, what: &str) {
+    fn report(&mut self, kind: HistoryKind, place: LineAt, object: u32, came: &Came, what: &str) {
         let name = self.name(object).to_owned();
         let id = came
             .ids

@@ -33,7 +33,7 @@ use serde::Deserialize;
 pub use report::{Faults, HistoryExample, HistoryKind, HistoryReport};
 
 use self::report::Findings;
-use super::seen::{FileId, Place, Print, place, print};
+use super::seen::{FileId, LineAt, Print, place, print};
 
 /// The reason why a line is not a line of a history.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +131,7 @@ struct KnownEvent {
     /// Position in the emit: 0 for the main event, from 1 on for the subevents. The events of one
     /// emit stand next to each other.
     sub: u32,
-    place: Place,
+    place: LineAt,
 }
 
 /// An event that the receiver got, or a dead letter.
@@ -142,7 +142,7 @@ struct Received {
     prev: u64,
     event: Print,
     object: u32,
-    place: Place,
+    place: LineAt,
     dead: bool,
 }
 
@@ -227,7 +227,7 @@ impl History {
 
     fn invoke(
         &mut self,
-        place: Place,
+        place: LineAt,
         t: u64,
         name: &str,
         object: &str,
@@ -270,7 +270,7 @@ impl History {
         }
     }
 
-    fn done(&mut self, place: Place, t: u64, name: &str, outcome: Outcome, due_ms: Option<u64>) {
+    fn done(&mut self, place: LineAt, t: u64, name: &str, outcome: Outcome, due_ms: Option<u64>) {
         let emit = self
             .emits_by_name
             .get(&print(name.as_bytes()))
@@ -290,7 +290,7 @@ impl History {
         }
     }
 
-    fn receive(&mut self, place: Place, t: u64, event: &EventLine<'_>, dead: bool) {
+    fn receive(&mut self, place: LineAt, t: u64, event: &EventLine<'_>, dead: bool) {
         let EventLine {
             object,
             id,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::verify::seen::Place;
+use crate::verify::seen::LineAt;
 
 /// Maximum number of examples that are kept for each kind of fault.
 const EXAMPLES_MAX: usize = 5;
@@ -154,11 +154,11 @@ impl Serialize for Faults {
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     counts: Faults,
-    examples: [Vec<(Place, String)>; HistoryKind::ALL.len()],
+    examples: [Vec<(LineAt, String)>; HistoryKind::ALL.len()],
 }
 
 impl Findings {
-    pub(super) fn add(&mut self, kind: HistoryKind, place: Place, what: impl FnOnce() -> String) {
+    pub(super) fn add(&mut self, kind: HistoryKind, place: LineAt, what: impl FnOnce() -> String) {
         self.counts.0[kind as usize] += 1;
         let examples = &mut self.examples[kind as usize];
         if examples.len() < EXAMPLES_MAX {
@@ -167,7 +167,7 @@ impl Findings {
     }
 
     pub(super) fn into_report(self, files: &[String], totals: HistoryReport) -> HistoryReport {
-        let name = |place: Place| {
+        let name = |place: LineAt| {
             files
                 .get(place.file.0 as usize)
                 .cloned()

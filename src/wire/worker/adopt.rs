@@ -83,7 +83,7 @@ pub async fn adopt(
         "swept" => {
             let (more, held, strays) = (reply.int()? == 1, reply.count()?, reply.count()?);
             let (moved, is_ahead, mark) = (reply.count()?, reply.int()? == 1, reply.int()? == 1);
-            let lost = reply.told()?;
+            let lost = reply.texts()?;
             let mut adopted = Adopted {
                 more,
                 moved,

@@ -480,7 +480,7 @@ fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
     while entries.len() > 0 {
         batches.push(batch(&mut entries.array()?)?);
     }
-    let quarantined = reply.told()?;
+    let quarantined = reply.texts()?;
     Ok(Advanced::Ok {
         next_due,
         more,

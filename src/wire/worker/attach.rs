@@ -84,7 +84,7 @@ pub async fn attach(
             Ok(Attached::Attached {
                 kept,
                 held,
-                lost: reply.told()?,
+                lost: reply.texts()?,
             })
         }
         "in_use" => Ok(Attached::InUse {

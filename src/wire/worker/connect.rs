@@ -11,7 +11,7 @@ use crate::wire::reply::Reply;
 
 /// The arguments of `connect`.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Seen {
+pub struct Connect {
     /// The highest id that the process has seen; 0: none.
     pub highest: u64,
     /// The first id of a new namespace, if a user has chosen one. 0: no id is chosen, and ids begin
@@ -39,7 +39,7 @@ pub async fn connect(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
     replication_id: &str,
-    seen: Seen,
+    seen: Connect,
 ) -> Result<Connected, ScriptError> {
     let mut cmd = CONNECT.with_key(&keys.meta());
     cmd.arg(keys.prefix())

@@ -41,7 +41,7 @@ pub async fn detach(
     match reply.text()?.as_str() {
         "detached" => Ok(Detached::Detached {
             held: reply.count()?,
-            lost: reply.told()?,
+            lost: reply.texts()?,
         }),
         "lapsed" => Ok(Detached::Lapsed),
         "fenced" => Ok(Detached::Fenced {

@@ -37,7 +37,7 @@ pub use advance::{
     Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst, EventLog, Report, advance,
 };
 pub use attach::{Attach, Attached, attach};
-pub use connect::{Connected, Seen, connect};
+pub use connect::{Connect, Connected, connect};
 pub use cron::{DueJob, Fired, JOBS_MAX as CRON_JOBS_MAX, Ticks, cron};
 pub use detach::{Detached, detach};
 pub use doctor::{Rights, rights};

@@ -48,7 +48,7 @@ pub async fn renew(
     match reply.text()?.as_str() {
         "renewed" => Ok(Renewed::Renewed {
             strays: reply.count()?,
-            lost: reply.told()?,
+            lost: reply.texts()?,
         }),
         "lapsed" => Ok(Renewed::Lapsed),
         "fenced" => Ok(Renewed::Fenced {

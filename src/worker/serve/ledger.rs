@@ -67,7 +67,7 @@ impl SessionLedger {
                     return Err(CallError::Refused(error));
                 }
                 Err(error) => {
-                    self.redis.outage().failed(made_at, &error.told());
+                    self.redis.outage().failed(made_at, &error.describe());
                     self.conn.give_up().await;
                     backoff.wait().await;
                 }
@@ -84,7 +84,7 @@ pub(in crate::worker) enum CallError {
 
 impl CallError {
     /// Returns the error text. `refused` returns that of a refused call.
-    pub(in crate::worker) fn told(self, refused: impl FnOnce(ScriptError) -> String) -> String {
+    pub(in crate::worker) fn describe(self, refused: impl FnOnce(ScriptError) -> String) -> String {
         match self {
             Self::Unconnected(error) => error.to_string(),
             Self::Refused(error) => refused(error),
@@ -223,7 +223,7 @@ impl BatchLedger {
         };
         match called
             .await
-            .map_err(|error| LedgerError::Failed(error.told(failed)))?
+            .map_err(|error| LedgerError::Failed(error.describe(failed)))?
         {
             Handled::Kept {
                 id,

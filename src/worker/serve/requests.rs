@@ -29,8 +29,9 @@ impl BatchLedger {
     fn refused(&self, error: CallError) -> RequestError {
         let object = String::from_utf8_lossy(self.slot_batch().object).into_owned();
         RequestError::Failed(
-            error
-                .told(|error| format!("{}: {error}", self.session.config.keys.event_sent(&object))),
+            error.describe(|error| {
+                format!("{}: {error}", self.session.config.keys.event_sent(&object))
+            }),
         )
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use redis::Cmd;
 
 use crate::connection::PatientConnection;
-use crate::connection::errors::told;
+use crate::connection::errors::describe;
 use crate::failpoints::around;
 use crate::wire::{Advance, Advanced, ScriptError, pop_and_advance};
 use crate::worker::config::WorkerConfig;
@@ -78,7 +78,7 @@ pub(crate) async fn wait(
             match popped {
                 // A list of a wrong type is found and reported by the next call of advance.
                 Err(error) if !out_of_memory && error.code() != Some("WRONGTYPE") => {
-                    redis.outage().failed(made_at, &told(&error))
+                    redis.outage().failed(made_at, &describe(&error))
                 }
                 _ if reply.is_ok() => redis.outage().answered(made_at),
                 _ => {}
@@ -90,7 +90,7 @@ pub(crate) async fn wait(
             }))
         }
         Err(error) => {
-            redis.outage().failed(made_at, &told(&error));
+            redis.outage().failed(made_at, &describe(&error));
             Ok(None)
         }
     }

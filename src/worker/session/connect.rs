@@ -17,12 +17,12 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::connection::errors::{is_outage, told};
+use crate::connection::errors::{describe, is_outage};
 use crate::connection::{PatientConnection, Route, RouteError, Server, Wait, elsewhere};
 use crate::escape;
 use crate::failpoints::around;
 use crate::keys::Keys;
-use crate::wire::{self, Failed, ScriptError, Scripts, Seen, Ways};
+use crate::wire::{self, Connect, Failed, ScriptError, Scripts, Ways};
 use crate::worker::config::WorkerConfig;
 use crate::worker::error::WorkerError;
 use crate::worker::session::memory::{RedisMemory, Replication, Warning};
@@ -160,7 +160,7 @@ impl Redis {
                         return Err(WorkerError::Connect { address, source });
                     }
                     self.figures.not_connected();
-                    self.outage.failed(began, &told(&source));
+                    self.outage.failed(began, &describe(&source));
                 }
                 Err(error @ WorkerError::WrongType { .. }) => {
                     self.outage.obstructed(began, &error.to_string())
@@ -393,7 +393,7 @@ pub(crate) fn is_lasting(error: &ScriptError) -> bool {
 impl Manager {
     async fn first_script(&self, conn: &mut PatientConnection) -> Result<(), Unopened> {
         let (keys, memory) = (&self.keys, &self.memory);
-        let seen = Seen {
+        let seen = Connect {
             highest: memory.highest(),
             first_id: self.first_id,
             event_log: self.event_log,
@@ -470,7 +470,7 @@ async fn must_accept_library(
         match wire::ADVANCE.load(conn).await {
             Ok(()) => return Ok(()),
             Err(Failed::Other(error)) => return Err(error.into()),
-            Err(Failed::Refused(error)) => told(&error),
+            Err(Failed::Refused(error)) => describe(&error),
         }
     } else {
         wire::DENIED.to_owned()

@@ -18,7 +18,7 @@ use super::connect::{Connection, Redis, give_up, is_lasting};
 use super::lease::{Lost, Session, failed, renew};
 use super::promote::promote;
 use super::recover::{mark, sweep};
-use crate::connection::errors::told;
+use crate::connection::errors::describe;
 use crate::wire::ScriptError;
 use crate::worker::config::WorkerConfig;
 use crate::worker::error::WorkerError;
@@ -316,7 +316,7 @@ fn ask_for_master(redis: Redis, interval: Duration) -> JoinSet<()> {
                     Err(error) if told_at.is_none_or(|at| at.elapsed() >= TELL_AGAIN) => {
                         told_at = Some(Instant::now());
                         warn!(
-                            error = told(&error),
+                            error = describe(&error),
                             "recover: the Sentinels do not name the master; the connections stay"
                         );
                     }

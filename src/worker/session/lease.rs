@@ -215,7 +215,7 @@ pub(crate) async fn failed(
     error: ScriptError,
 ) {
     if !error.is_wrong_type() {
-        redis.outage().failed(made_at, &error.told());
+        redis.outage().failed(made_at, &error.describe());
     } else if redis.outage().is_due() {
         let error = wrong_type(redis, config, error).await.to_string();
         redis.outage().obstructed(made_at, &error);
@@ -318,7 +318,7 @@ pub(crate) async fn detach(
                     return None;
                 }
                 Err(error) => {
-                    redis.outage().failed(conn.made_at(), &error.told());
+                    redis.outage().failed(conn.made_at(), &error.describe());
                     give_up(conn);
                 }
             }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, warn};
 
 use crate::connection::PatientConnection;
-use crate::connection::errors::told;
+use crate::connection::errors::describe;
 use crate::escape;
 use crate::failpoints::around;
 use crate::wire::{self, PROMOTED_MAX, Promoted};
@@ -323,7 +323,7 @@ async fn wake(
                 conn = Some(open);
             }
             Err(error) => {
-                redis.outage().failed(made_at, &told(&error));
+                redis.outage().failed(made_at, &describe(&error));
                 backoff.wait().await;
             }
         }

@@ -40,7 +40,7 @@ struct Second {
 enum Line {
     /// The failure gets a log line. `left_out`: the number of failures without a line in the second
     /// before, if this is the first line of a second; otherwise 0.
-    Told {
+    Described {
         left_out: u32,
     },
     LeftOut,
@@ -56,7 +56,7 @@ impl Failures {
                     return Line::LeftOut;
                 }
                 present.told += 1;
-                Line::Told { left_out: 0 }
+                Line::Described { left_out: 0 }
             }
             _ => {
                 let left_out = second.as_ref().map_or(0, |before| before.left_out);
@@ -65,7 +65,7 @@ impl Failures {
                     told: 1,
                     left_out: 0,
                 });
-                Line::Told { left_out }
+                Line::Described { left_out }
             }
         }
     }
@@ -126,8 +126,8 @@ pub(crate) fn result(object: &ObjectName, report: &Report) {
         } => {
             let (id, attempts) = (rest.first, rest.attempts);
             match FAILURES.begin(Instant::now()) {
-                Line::Told { left_out: 0 } => {}
-                Line::Told { left_out } => warn!(
+                Line::Described { left_out: 0 } => {}
+                Line::Described { left_out } => warn!(
                     left_out,
                     "deliver: more events failed and will be retried; not all are logged"
                 ),
@@ -194,11 +194,11 @@ mod tests {
         assert_eq!(told, LINES_PER_SECOND as usize);
         assert_eq!(
             failures.begin(began + Duration::from_secs(1)),
-            Line::Told { left_out: 80 }
+            Line::Described { left_out: 80 }
         );
         assert_eq!(
             failures.begin(began + Duration::from_secs(1)),
-            Line::Told { left_out: 0 }
+            Line::Described { left_out: 0 }
         );
     }
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::connection::errors::{is_outage, told};
+use crate::connection::errors::{describe, is_outage};
 use crate::worker::config::WorkerConfig;
 use crate::worker::watch::activity::{Activity, Vitals};
 use crate::worker::watch::figures::{Distribution, SlotFigures, WorkerFigures};
@@ -192,7 +192,7 @@ impl StatusWriter {
                 if !std::mem::replace(&mut self.has_told, true) {
                     warn!(
                         key = self.key,
-                        error = told(&error),
+                        error = describe(&error),
                         "recover: the status of this process cannot be written"
                     );
                 }

@@ -5,7 +5,7 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use seriatim::control::held::Which;
+use seriatim::control::held::ReleaseFilter;
 use seriatim::control::{By, ControlError};
 use seriatim::wire::operator::{self, Record, ReleasedOne};
 
@@ -241,9 +241,9 @@ async fn thousands_are_released_in_steps() {
     fill.query_async::<()>(&mut state.conn)
         .await
         .expect("filled");
-    let which = Which {
+    let which = ReleaseFilter {
         until_released: true,
-        ..Which::default()
+        ..ReleaseFilter::default()
     };
     let mut steps = Vec::new();
     let all = control(&state.conn, &keys)
@@ -259,7 +259,7 @@ async fn thousands_are_released_in_steps() {
     assert_eq!((before, waiting(&redis).await.len()), (2500, 0));
     // All steps together leave one record, and a call that releases nothing leaves none.
     let again = control(&state.conn, &keys)
-        .release_all(ADA, &Which::default(), |_| {})
+        .release_all(ADA, &ReleaseFilter::default(), |_| {})
         .await
         .expect("released");
     assert_eq!((again.released, again.due), (0, 2500));
@@ -413,7 +413,7 @@ async fn what_stands_in_the_way_is_told_first() {
         .run("SET", &[&keys.operator_actions(), "no stream"])
         .await;
     let refused = control(&state.conn, &keys)
-        .release_all(ADA, &Which::default(), |_| {})
+        .release_all(ADA, &ReleaseFilter::default(), |_| {})
         .await
         .expect_err("a wrong type");
     assert!(
@@ -423,7 +423,7 @@ async fn what_stands_in_the_way_is_told_first() {
     state.run("DEL", &[&keys.operator_actions()]).await;
     state.run("SET", &[&keys.objects_paused(), "no set"]).await;
     let refused = control(&state.conn, &keys)
-        .release_all(ADA, &Which::default(), |_| {})
+        .release_all(ADA, &ReleaseFilter::default(), |_| {})
         .await
         .expect_err("a wrong type");
     assert!(
@@ -446,7 +446,7 @@ async fn what_stands_in_the_way_is_told_first() {
         .await
         .expect("Redis answers");
     let refused = control(&weak, &keys)
-        .release_all(ADA, &Which::default(), |_| {})
+        .release_all(ADA, &ReleaseFilter::default(), |_| {})
         .await
         .expect_err("no right");
     assert!(
@@ -553,7 +553,7 @@ async fn released_objects_become_due_one_after_the_other() {
     let now_ms = async || console.run::<(f64, f64)>(&["TIME"]).await.0 * 1000.0;
     let began = now_ms().await;
     let all = control(&state.conn, &keys)
-        .release_all(ADA, &Which::default(), |_| {})
+        .release_all(ADA, &ReleaseFilter::default(), |_| {})
         .await
         .expect("released");
     let ended = now_ms().await + 1000.0;
@@ -576,18 +576,18 @@ async fn released_objects_become_due_one_after_the_other() {
         "{seconds:?}"
     );
     // A second call changes nothing, because all objects are due within this time.
-    let longer = Which {
+    let longer = ReleaseFilter {
         over: Some(all.over + Duration::from_secs(60)),
-        ..Which::default()
+        ..ReleaseFilter::default()
     };
     let again = control(&state.conn, &keys)
         .release_all(ADA, &longer, |_| {})
         .await
         .expect("nothing to do");
     assert_eq!((again.released, again.due), (0, 1000));
-    let at_once = Which {
+    let at_once = ReleaseFilter {
         over: Some(Duration::ZERO),
-        ..Which::default()
+        ..ReleaseFilter::default()
     };
     control(&state.conn, &keys)
         .release_all(ADA, &at_once, |_| {})

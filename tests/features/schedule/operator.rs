@@ -22,14 +22,14 @@ const ADA: By<'static> = By {
 };
 const ONLY_SCHEDULED: CancelledSchedule = CancelledSchedule::Cancelled { id: None };
 
-struct Place {
+struct Setup {
     redis: Redis,
     emitter: Emitter,
     console: Console,
     control: Control,
 }
 
-impl Place {
+impl Setup {
     async fn new() -> Self {
         Self::of(Redis::start()).await
     }
@@ -102,7 +102,7 @@ impl Place {
 
 #[tokio::test]
 async fn a_schedule_is_cancelled_with_a_record() {
-    let place = Place::new().await;
+    let place = Setup::new().await;
     for key in ["trial", "other"] {
         place.schedule("1", key, HOUR).await;
     }
@@ -164,7 +164,7 @@ async fn a_schedule_is_cancelled_with_a_record() {
 /// The names of objects are any bytes. The records show the escaped name, and the key.
 #[tokio::test]
 async fn an_object_with_any_name_is_found() {
-    let place = Place::new().await;
+    let place = Setup::new().await;
     let (keys, mut conn) = (place.redis.keys(), place.redis.connect().await);
     let odd = b"odd\xff\n<b>";
     let hash = [keys.prefix().as_bytes(), odd, b":events.scheduled"].concat();
@@ -209,7 +209,7 @@ async fn an_object_with_any_name_is_found() {
 /// While the first event is in flight, a queued event is cancelled, and an event in flight is not.
 #[tokio::test]
 async fn a_queued_event_is_cancelled_and_one_in_flight_goes_on() {
-    let place = Place::new().await;
+    let place = Setup::new().await;
     let gate = Gate::closed();
     let waits = gate.clone();
     let sink = Recorder::with(move |offer| {
@@ -273,7 +273,7 @@ async fn a_queued_event_is_cancelled_and_one_in_flight_goes_on() {
 /// key. The object goes on with its next event.
 #[tokio::test]
 async fn an_event_that_waits_for_a_retry_is_ended_with_its_schedule() {
-    let place = Place::new().await;
+    let place = Setup::new().await;
     let sink = Recorder::with(|offer| match offer.text().as_str() {
         "\"bad\"" => Act::Stop(Stop::transient("not yet")),
         _ => Act::Send,
@@ -338,7 +338,7 @@ async fn an_event_that_waits_for_a_retry_is_ended_with_its_schedule() {
 
 /// Makes an object whose event 7 with the key `k` waits for a retry, and is scheduled again. Its
 /// handlers have emitted for `other:1`, and have scheduled for the object under the same key.
-async fn waiting(place: &Place) -> State {
+async fn waiting(place: &Setup) -> State {
     let keys = place.redis.keys();
     let mut state = State::new(place.redis.connect().await, keys.clone());
     state
@@ -383,7 +383,7 @@ async fn waiting(place: &Place) -> State {
 /// A schedule that a handler of the ended event has emitted stays, even with the same key.
 #[tokio::test]
 async fn emits_of_the_ended_event_are_queued() {
-    let place = Place::new().await;
+    let place = Setup::new().await;
     waiting(&place).await;
     assert_eq!(
         place.cancel(OBJECT, "k").await,
@@ -423,7 +423,7 @@ async fn emits_of_the_ended_event_are_queued() {
 /// A missing right, or a key of a wrong type, is found before the first write.
 #[tokio::test]
 async fn an_operator_cancels_all_or_nothing() {
-    let place = Place::of(Redis::own(&[])).await;
+    let place = Setup::of(Redis::own(&[])).await;
     let keys = place.redis.keys().clone();
     for key in [
         keys.events_scheduled(),
@@ -532,7 +532,7 @@ async fn an_operator_cancels_all_or_nothing() {
 /// The rights of an operator in the protocol are enough.
 #[tokio::test]
 async fn the_rights_of_an_operator_are_enough() {
-    let place = Place::of(Redis::own(&[])).await;
+    let place = Setup::of(Redis::own(&[])).await;
     waiting(&place).await;
     let protocol =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md"))

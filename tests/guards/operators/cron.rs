@@ -2,7 +2,7 @@
 
 use seriatim::keys::Keys;
 use seriatim::wire::ScriptError;
-use seriatim::wire::operator::{self, CronDone, CronReply, CronStep, Which};
+use seriatim::wire::operator::{self, CronDone, CronQuery, CronReply, CronStep};
 
 use super::{BY, Scene};
 
@@ -393,12 +393,12 @@ async fn a_page_has_the_beginning_of_a_large_job() {
         job("b", 16_384, &large[1..], "", ""),
         job("c", 16_385, &large[1..], "inf", ""),
     ];
-    let one = operator::crons(&mut scene.state.conn, &keys, Which::One(b"a"))
+    let one = operator::crons(&mut scene.state.conn, &keys, CronQuery::One(b"a"))
         .await
         .expect("a page");
     assert_eq!((one.1, one.2), (0, all[..1].to_vec()));
     let (now_ms, cursor, mut jobs) =
-        operator::crons(&mut scene.state.conn, &keys, Which::All(0, 100))
+        operator::crons(&mut scene.state.conn, &keys, CronQuery::All(0, 100))
             .await
             .expect("a page");
     assert!(
@@ -411,7 +411,7 @@ async fn a_page_has_the_beginning_of_a_large_job() {
         "{cursor} {:?}",
         jobs.iter().map(|job| job.value_bytes).collect::<Vec<_>>()
     );
-    let none = operator::crons(&mut scene.state.conn, &keys, Which::One(b"d"))
+    let none = operator::crons(&mut scene.state.conn, &keys, CronQuery::One(b"d"))
         .await
         .expect("a page");
     assert_eq!((none.1, none.2), (0, vec![]));

@@ -191,7 +191,7 @@ async fn what_is_no_id_is_not_taken_for_one() {
             matches!(&refused, Err(wire::ScriptError::Counter(text)) if text == bad),
             "{bad:?}: {refused:?}"
         );
-        let refused = wire::connect(&mut rig.conn, &rig.keys, "", wire::Seen::default()).await;
+        let refused = wire::connect(&mut rig.conn, &rig.keys, "", wire::Connect::default()).await;
         assert!(
             matches!(&refused, Err(wire::ScriptError::Counter(text)) if text == bad),
             "{bad:?}: {refused:?}"

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 use seriatim::wire::{
-    self, Advance, Attached, BatchResult, Bounds, ClaimFirst, Forgot, Renewed, Seen, Suspects, Tag,
+    self, Advance, Attached, BatchResult, Bounds, ClaimFirst, Connect, Forgot, Renewed, Suspects,
+    Tag,
 };
 
 use super::check::check;
@@ -646,10 +647,10 @@ impl Run {
         } else {
             self.world.counter
         };
-        let seen = Seen {
+        let seen = Connect {
             highest,
             first_id: 1 + self.rng.below(20),
-            ..Seen::default()
+            ..Connect::default()
         };
         let connected = wire::connect(&mut self.conn, &self.keys, replication_id, seen)
             .await

@@ -66,7 +66,7 @@ struct Show {
 
 /// Selects the dead letters of an action.
 #[derive(Debug, clap::Args)]
-struct Which {
+struct Selection {
     /// The ids of dead letters as the list shows them
     #[arg(
         value_name = "DEAD_ID",
@@ -99,7 +99,7 @@ struct Which {
 #[derive(Debug, clap::Args)]
 struct Retry {
     #[command(flatten)]
-    which: Which,
+    which: Selection,
     #[command(flatten)]
     actor: ActorWithReason,
 }
@@ -109,7 +109,7 @@ struct Retry {
 #[derive(Debug, clap::Args)]
 struct Drop {
     #[command(flatten)]
-    which: Which,
+    which: Selection,
     #[command(flatten)]
     actor: Actor,
     /// The reason, recorded with the action; `seriatim actions` shows it
@@ -258,7 +258,7 @@ fn head(out: &mut String, letter: &DeadLetter) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Which {
+impl Selection {
     async fn settle(self, step: Settle, by: By<'_>, global: &Global) -> anyhow::Result<Exit> {
         let control = global.control().await?;
         if self.all {

@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 struct Line {
     what: String,
     verdict: Verdict,
-    told: String,
+    text: String,
 }
 
 impl From<Finding> for Line {
@@ -47,14 +47,14 @@ impl From<Finding> for Line {
         Finding {
             what,
             verdict,
-            told,
+            text,
             ..
         }: Finding,
     ) -> Self {
         Self {
             what: what.to_owned(),
             verdict,
-            told,
+            text,
         }
     }
 }
@@ -62,10 +62,10 @@ impl From<Finding> for Line {
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let route = global.route()?;
     let sink = args.sink.as_deref().map(sink::parse).transpose()?;
-    let line = |what: &str, verdict: Verdict, told: &str| Line {
+    let line = |what: &str, verdict: Verdict, text: &str| Line {
         what: what.to_owned(),
         verdict,
-        told: told.to_owned(),
+        text: text.to_owned(),
     };
     let mut lines = Vec::new();
     match examine(global).await {
@@ -101,7 +101,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     match &sink {
         None => {}
         Some(Spec::File(path)) => lines.push(match writable(path) {
-            Ok(told) => line("sink", Verdict::Good, &told),
+            Ok(text) => line("sink", Verdict::Good, &text),
             Err(error) => line(
                 "sink",
                 Verdict::Wrong,
@@ -109,7 +109,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
             ),
         }),
         Some(Spec::Http(target)) => lines.push(match reachable(target).await {
-            Ok(told) => line("sink", Verdict::Good, &told),
+            Ok(text) => line("sink", Verdict::Good, &text),
             Err(error) => line(
                 "sink",
                 Verdict::Wrong,
@@ -179,7 +179,7 @@ fn print(lines: &[Line]) -> String {
     for Line {
         what,
         verdict,
-        told,
+        text,
     } in lines
     {
         let word = match verdict {
@@ -189,7 +189,7 @@ fn print(lines: &[Line]) -> String {
             Verdict::Unknown => "unknown",
         };
         out += &shown::wrapped(
-            &format!("{word:<8} {what:<12} {told}"),
+            &format!("{word:<8} {what:<12} {text}"),
             usize::from(shown::COLUMNS) - 22,
             22,
         );

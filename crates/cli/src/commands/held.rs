@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use seriatim::control::held::{HeldObject, PER_CALL_MAX, Released, Skipped, WaitsFor, Which};
+use seriatim::control::held::{
+    HeldObject, PER_CALL_MAX, ReleaseFilter, Released, Skipped, WaitsFor,
+};
 use seriatim::control::rules::Kind;
 use seriatim::control::{By, Control, Cursor};
 use seriatim_console::actor::ActorWithReason;
@@ -288,7 +290,7 @@ impl Release {
 impl Release {
     /// Releases all selected objects. Prints the progress every few seconds.
     async fn many(&self, control: &Control, by: By<'_>) -> anyhow::Result<Exit> {
-        let which = Which {
+        let which = ReleaseFilter {
             prefix: self.prefix.as_deref().unwrap_or_default(),
             why: self.why.as_deref().unwrap_or_default(),
             until_released: self.until_released,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use seriatim::control::inspect::{EventState, Place, Standing};
+use seriatim::control::inspect::{EventState, Location, Standing};
 use seriatim::control::{Ended, Inspection, LogStatus};
 use seriatim_console::exit::Exit;
 use seriatim_console::global::Global;
@@ -138,8 +138,8 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
     }
     if let Some(next) = &seen.next_event {
         let place = match next.place {
-            Place::Batch => "in the batch",
-            Place::HeldBatch => "in the held batch",
+            Location::Batch => "in the batch",
+            Location::HeldBatch => "in the held batch",
             _ => "in the queue",
         };
         let id = next

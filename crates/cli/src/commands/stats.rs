@@ -113,7 +113,7 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
         }
         writeln!(out, "{}\n", trimmed(&names))?;
     }
-    told(&mut out, stats)?;
+    describe(&mut out, stats)?;
     if stats.workers_not_shown > 0 {
         writeln!(out, "and {} more names\n", stats.workers_not_shown)?;
     }
@@ -204,7 +204,7 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
 
 /// Writes the figures that the worker processes report: rates, times, unavailable sinks, and the
 /// longest delivery.
-fn told(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
+fn describe(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
     let told: Vec<_> = stats
         .workers
         .iter()

@@ -42,7 +42,7 @@ use seriatim_console::stop::stop_signal;
 
 use self::figures::Samples;
 use self::phases::{Phases, Wanted};
-use self::place::Place;
+use self::place::Target;
 use self::raw::Raw;
 use self::redis_benchmark::Lpush;
 use self::redis_info::Info;
@@ -187,7 +187,7 @@ pub async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit> {
     };
     config.keys = keys.clone();
     let info = connection_info(&url).map_err(|error| Failure::with(Exit::Input, error))?;
-    let place = Place::claim(url, info, keys, args.private).await?;
+    let place = Target::claim(url, info, keys, args.private).await?;
     // If a stop signal comes first, the future of the measurement is dropped. This also ends all
     // its tasks that write to Redis.
     let measured = tokio::select! {
@@ -206,7 +206,7 @@ pub async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit> {
 
 /// Deletes all keys of the run. Does so twice, because commands that were in flight when the run
 /// stopped may write keys after the first deletion.
-async fn clean_up(place: &Place) -> anyhow::Result<()> {
+async fn clean_up(place: &Target) -> anyhow::Result<()> {
     if place.is_private() {
         return Ok(());
     }
@@ -220,16 +220,16 @@ async fn clean_up(place: &Place) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn left_behind(place: &Place, why: &str) -> String {
+fn left_behind(place: &Target, why: &str) -> String {
     format!(
         "{why}; keys that begin with {} may be left, delete them",
         place.keys.prefix()
     )
 }
 
-async fn measure(args: &Args, config: WorkerConfig, place: &Place) -> anyhow::Result<String> {
+async fn measure(args: &Args, config: WorkerConfig, place: &Target) -> anyhow::Result<String> {
     let progress = Progress::new(args);
-    progress.say(&args.told(place));
+    progress.say(&args.describe(place));
     let (load, of_one, of_many) = args.workload().await?;
     let phases = Phases {
         place: place.clone(),
@@ -404,7 +404,7 @@ impl Args {
         Ok(made.await?)
     }
 
-    fn told(&self, place: &Place) -> String {
+    fn describe(&self, place: &Target) -> String {
         let number = |n: u64| indicatif::HumanCount(n);
         let seed = self.seed.unwrap_or_default();
         let whereabouts = if place.is_private() {

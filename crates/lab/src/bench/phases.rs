@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::figures::{Figure, Samples, percentile};
 use super::pace::Schedule;
-use super::place::{PATIENCE, Place};
+use super::place::{PATIENCE, Target};
 use super::redis_info::Info;
 use super::system::{Consumers, Producer, System};
 use super::tally::Tally;
@@ -22,7 +22,7 @@ const LEAD: Duration = Duration::from_millis(50);
 
 /// The setup shared by all phases.
 pub(super) struct Phases {
-    pub(super) place: Place,
+    pub(super) place: Target,
     pub(super) load: Arc<Workload>,
     /// Order of each object's events if one producer emits all events. `of_many`: their order if
     /// `producers` producers emit them.
@@ -50,7 +50,7 @@ struct Meter {
 }
 
 impl Meter {
-    async fn start(place: &Place) -> anyhow::Result<Self> {
+    async fn start(place: &Target) -> anyhow::Result<Self> {
         let cpu_s = Info::ask(&place.conn).await?.cpu_s();
         Ok(Self {
             cpu_s,

@@ -8,8 +8,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, Pipeline, RedisError, Value};
 use seriatim::connection::url::tcp_settings;
 use seriatim::keys::Keys;
+use seriatim_console::describe::describe;
 use seriatim_console::exit::{Exit, Failure};
-use seriatim_console::told::told;
 use tokio::task::JoinSet;
 
 /// Maximum wait for any reply, including a large pipeline on a busy machine.
@@ -24,7 +24,7 @@ const WALKS_MAX: usize = 10;
 
 /// The Redis to measure.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct Target {
     pub(super) url: String,
     pub(super) keys: Keys,
     /// Connection for commands that are not measured.
@@ -33,7 +33,7 @@ pub(super) struct Place {
     private: bool,
 }
 
-impl Place {
+impl Target {
     /// Connects to Redis for this run. If the server is not private, checks that no key of the run
     /// exists yet.
     pub(super) async fn claim(
@@ -180,7 +180,7 @@ async fn connect(
     let failed = |error| {
         Failure::with(
             Exit::Redis,
-            format!("cannot connect to Redis at {address}: {}", told(&error)),
+            format!("cannot connect to Redis at {address}: {}", describe(&error)),
         )
     };
     let mut config = AsyncConnectionConfig::new()
@@ -202,7 +202,7 @@ pub(super) fn lost(what: &'static str) -> impl Fn(RedisError) -> anyhow::Error {
     move |error| {
         Failure::with(
             Exit::Redis,
-            format!("Redis did not answer {what}: {}", told(&error)),
+            format!("Redis did not answer {what}: {}", describe(&error)),
         )
     }
 }

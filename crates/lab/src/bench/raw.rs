@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 use tokio::task::JoinSet;
 
-use super::place::{Place, lost, pipelined};
+use super::place::{Target, lost, pipelined};
 use super::system::{Consumers, Producer, System};
 use super::tally::Tally;
 use super::workload::Workload;
@@ -22,7 +22,7 @@ const COUNT: usize = 1000;
 const BLOCK_S: usize = 1;
 
 pub(super) struct Raw {
-    pub(super) place: Place,
+    pub(super) place: Target,
 }
 
 #[derive(Clone)]

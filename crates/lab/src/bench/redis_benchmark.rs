@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use super::place::Place;
+use super::place::Target;
 
 const PROGRAM: &str = "redis-benchmark";
 
@@ -17,7 +17,7 @@ pub(super) struct Lpush {
 }
 
 impl Lpush {
-    pub(super) fn new(place: &Place, payload_bytes: usize, events: u64) -> Self {
+    pub(super) fn new(place: &Target, payload_bytes: usize, events: u64) -> Self {
         // It runs only on a private Redis, because `redis-benchmark` writes to a key outside the
         // namespace.
         let per_second = if place.is_private() {
@@ -34,7 +34,7 @@ impl Lpush {
 
     /// Runs `redis-benchmark` once. If it cannot run, the reason goes to the report, and the bench
     /// goes on.
-    pub(super) async fn run(&mut self, place: &Place, record: bool) -> anyhow::Result<()> {
+    pub(super) async fn run(&mut self, place: &Target, record: bool) -> anyhow::Result<()> {
         let Ok(samples) = &mut self.per_second else {
             return Ok(());
         };

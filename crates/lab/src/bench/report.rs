@@ -93,7 +93,7 @@ fn redis_benchmark<S: serde::Serializer>(
 ) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     #[serde(untagged)]
-    enum Told<'a> {
+    enum Row<'a> {
         Run {
             unit: &'static str,
             #[serde(flatten)]
@@ -106,7 +106,7 @@ fn redis_benchmark<S: serde::Serializer>(
         },
     }
     let told = match &lpush.per_second {
-        Ok(rates) => Told::Run {
+        Ok(rates) => Row::Run {
             unit: "requests/s",
             lpush: One::of(rates),
             streams_enqueue_bulk_to_lpush: ratio(
@@ -115,7 +115,7 @@ fn redis_benchmark<S: serde::Serializer>(
             ),
             streams_drain_bulk_to_lpush: ratio(samples.of(Figure::DrainBulk, Streams::NAME), rates),
         },
-        Err(why) => Told::Not { why },
+        Err(why) => Row::Not { why },
     };
     told.serialize(serializer)
 }

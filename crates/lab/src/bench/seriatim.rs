@@ -17,14 +17,14 @@ use seriatim_console::failures;
 use seriatim_console::shown;
 use tokio::task::{JoinError, JoinSet};
 
-use super::place::{PATIENCE, Place, lost};
+use super::place::{PATIENCE, Target, lost};
 use super::system::{Consumers, Producer, System};
 use super::tally::Tally;
 use super::workload::Workload;
 
 /// The measured system: seriatim.
 pub(super) struct Seriatim {
-    pub(super) place: Place,
+    pub(super) place: Target,
     /// Settings of each worker, except its name.
     pub(super) config: WorkerConfig,
     pub(super) workers: usize,

@@ -14,7 +14,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, Value};
 use tokio::task::JoinSet;
 
-use super::place::{Place, lost, pipelined, send};
+use super::place::{Target, lost, pipelined, send};
 use super::system::{Consumers, Producer, System};
 use super::tally::Tally;
 use super::workload::Workload;
@@ -34,7 +34,7 @@ const OBJECT: &[u8] = b"object";
 const EVENT: &[u8] = b"event";
 
 pub(super) struct Streams {
-    pub(super) place: Place,
+    pub(super) place: Target,
 }
 
 #[derive(Clone)]

@@ -120,7 +120,7 @@ async fn play(args: Args) -> anyhow::Result<Exit> {
     let measured = act(&mut stage, &input).await?;
     let (outputs, producers) = (stage.outputs(), input.producers.clone());
     let report = tokio::task::spawn_blocking(move || judge(&outputs, &producers)).await??;
-    let mut out = told(&report, &measured)?;
+    let mut out = describe(&report, &measured)?;
     if args.keep.is_some() {
         writeln!(out, "input, outputs and logs are in {}", home.display())?;
     } else if !report.is_clean() {
@@ -226,7 +226,7 @@ fn judge(outputs: &[PathBuf], producers: &[PathBuf]) -> anyhow::Result<Report> {
 }
 
 /// Formats the report.
-fn told(report: &Report, measured: &Measured) -> anyhow::Result<String> {
+fn describe(report: &Report, measured: &Measured) -> anyhow::Result<String> {
     let rate = |events: u64, time: Duration| {
         show::number((events as f64 / time.as_secs_f64().max(0.001)) as u64)
     };

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use seriatim::connection::errors::told;
+use seriatim::connection::errors::describe;
 use seriatim::control::under_work::UnderWork;
 use seriatim::control::{Control, ControlError, Depth, Stats};
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
@@ -178,7 +178,7 @@ impl Live {
                 Ok(Arc::new(stats))
             }
             Ok(Err(ControlError::Redis { source, .. })) => {
-                Err(format!("Redis cannot be asked: {}", told(&source)))
+                Err(format!("Redis cannot be asked: {}", describe(&source)))
             }
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("Redis did not reply within {LOOK_TIME_MAX:?}")),

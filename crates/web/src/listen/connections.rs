@@ -36,7 +36,7 @@ use tracing::{debug, warn};
 use super::LOG;
 use super::address::Address;
 use super::lingering::Lingering;
-use super::places::{Answering, Place, Places};
+use super::places::{Answering, Permit, Places};
 use super::tls::Certificate;
 
 /// The longest wait for the head of a request, or for the next request on a connection.
@@ -389,7 +389,7 @@ async fn serve<S>(
     peer: Peer,
     routes: TowerToHyperService<Router>,
     stop: CancellationToken,
-    (place, is_for_probes): (Place, bool),
+    (place, is_for_probes): (Permit, bool),
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

@@ -277,7 +277,7 @@ impl Places {
     }
 
     /// Returns the place of a new connection. If all places are taken, a stranger gives way.
-    pub(super) fn arrive(&self, peer: Peer) -> Place {
+    pub(super) fn arrive(&self, peer: Peer) -> Permit {
         let mut table = self.lock();
         if table.connections.len() >= table.limits.all
             && let Some(stranger) = table.stranger()
@@ -295,7 +295,7 @@ impl Places {
             evicted: evicted.clone(),
         });
         drop(table);
-        Place {
+        Permit {
             door: Door {
                 places: self.clone(),
                 id,
@@ -315,13 +315,13 @@ impl Places {
 }
 
 /// The place of one connection. It is given back when this value is dropped.
-pub(super) struct Place {
+pub(super) struct Permit {
     pub(super) door: Door,
     /// The token is cancelled if the connection must give way.
     pub(super) evicted: CancellationToken,
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.door.places.lock().take(self.door.id);
     }

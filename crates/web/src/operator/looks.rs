@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use super::cursors::{Cursors, View, bound, order};
 use super::errors::control_problem;
 use super::hide::Hidden;
-use super::pages::{Checked, Page, Seen};
+use super::pages::{Checked, Inspected, Page};
 use crate::listen::problem::Problem;
 use crate::listen::users::{Right, User};
 
@@ -42,7 +42,7 @@ pub(crate) struct Looks {
     checks: Arc<Semaphore>,
 }
 
-fn told<T>(result: Result<T, ControlError>) -> Result<T, Problem> {
+fn or_problem<T>(result: Result<T, ControlError>) -> Result<T, Problem> {
     result.map_err(control_problem)
 }
 
@@ -75,15 +75,15 @@ impl Looks {
         !self.hidden.hides_nothing()
     }
 
-    pub(crate) async fn object(&self, user: &User, object: &[u8]) -> Result<Seen, Problem> {
+    pub(crate) async fn object(&self, user: &User, object: &[u8]) -> Result<Inspected, Problem> {
         let inspection = self.inspection(user, object).await?;
-        let mut ended = told(self.control.ended(object).await)?;
+        let mut ended = or_problem(self.control.ended(object).await)?;
         ended.events = ended
             .events
             .into_iter()
             .map(|event| self.ended_event(event))
             .collect();
-        Ok(Seen { inspection, ended })
+        Ok(Inspected { inspection, ended })
     }
 
     pub(crate) async fn inspection(
@@ -92,7 +92,7 @@ impl Looks {
         object: &[u8],
     ) -> Result<Inspection, Problem> {
         user.may(Right::View, object)?;
-        let mut found = told(self.control.inspect(object).await)?;
+        let mut found = or_problem(self.control.inspect(object).await)?;
         if self.hidden.hides_nothing() {
             return Ok(found);
         }
@@ -137,7 +137,7 @@ impl Looks {
         user.may(Right::View, object)?;
         let view = View::new(user, "chain", &[object]);
         let after = self.cursors.open(&view, after).await?;
-        let mut page = told(self.control.chain(object, after.as_ref(), limit).await)?;
+        let mut page = or_problem(self.control.chain(object, after.as_ref(), limit).await)?;
         page.rows = page
             .rows
             .into_iter()
@@ -149,7 +149,7 @@ impl Looks {
 
     pub(crate) async fn stats(&self, user: &User) -> Result<Stats, Problem> {
         user.may_all(Right::View)?;
-        let mut stats = told(self.control.stats().await)?;
+        let mut stats = or_problem(self.control.stats().await)?;
         self.hide_sinks(&mut stats.workers);
         Ok(stats)
     }
@@ -157,7 +157,7 @@ impl Looks {
     /// Finds the longest queues among the objects that workers have in hand.
     pub(crate) async fn queues(&self, user: &User, limit: usize) -> Result<UnderWork, Problem> {
         user.may_all(Right::View)?;
-        told(self.control.under_work(limit).await)
+        or_problem(self.control.under_work(limit).await)
     }
 
     /// Counts the queued events of some objects, in one step of a walk over all objects.
@@ -170,7 +170,7 @@ impl Looks {
         user.may_all(Right::View)?;
         let view = View::new(user, "depth", &[]);
         let after = self.cursors.open(&view, after).await?;
-        let mut step = told(self.control.depth_step(after.as_ref(), limit).await)?;
+        let mut step = or_problem(self.control.depth_step(after.as_ref(), limit).await)?;
         step.next = self.cursors.seal(&view, step.next.take()).await?;
         Ok(step)
     }
@@ -197,7 +197,7 @@ impl Looks {
                 "the check did not end within 10 min; the command `seriatim check` has no limit";
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-long", detail)
         };
-        let report = told(found.map_err(late)?)?;
+        let report = or_problem(found.map_err(late)?)?;
         Ok(Checked {
             report,
             warnings: self.control.known_warnings().await,
@@ -214,7 +214,7 @@ impl Looks {
         user.may(Right::View, object)?;
         let view = View::new(user, "schedules of", &[object]);
         let after = self.cursors.open(&view, after).await?;
-        let page = told(
+        let page = or_problem(
             self.control
                 .schedules_of(object, after.as_ref(), limit)
                 .await,
@@ -237,7 +237,7 @@ impl Looks {
         user.may_some(Right::View)?;
         let view = View::new(user, "schedules", &[&bound(from_ms), &bound(to_ms)]);
         let after = self.cursors.open(&view, after).await?;
-        let page = told(
+        let page = or_problem(
             self.control
                 .schedules(from_ms, to_ms, after.as_ref(), limit)
                 .await,
@@ -272,7 +272,7 @@ impl Looks {
         let Some(prefix) = user.narrowed(filter.prefix) else {
             return Ok(Page::new([], None));
         };
-        let page = told(
+        let page = or_problem(
             self.control
                 .held_where(&HeldFilter { prefix, ..*filter }, after.as_ref(), limit)
                 .await,
@@ -302,7 +302,7 @@ impl Looks {
         let Some(prefix) = user.narrowed(prefix) else {
             return Ok(Page::new([], None));
         };
-        let page = told(
+        let page = or_problem(
             self.control
                 .paused_where(prefix, after.as_ref(), limit)
                 .await,
@@ -339,7 +339,7 @@ impl Looks {
             (None, after) if newest => self.control.newest_dead_letters(after, limit).await,
             (None, after) => self.control.dead_letters(after, limit).await,
         };
-        let page = told(page)?;
+        let page = or_problem(page)?;
         let is_cut = object.is_none()
             && page.next.is_some()
             && page.letters.len() < limit.min(dead::PER_CALL_MAX);
@@ -358,7 +358,7 @@ impl Looks {
     /// dead letter that does not exist.
     pub(crate) async fn dead_letter(&self, user: &User, id: &RowId) -> Result<DeadLetter, Problem> {
         user.may_some(Right::View)?;
-        let found = told(self.control.dead_letter(id).await)?;
+        let found = or_problem(self.control.dead_letter(id).await)?;
         let found = found.filter(|row| shows(user, &row.object, row.object_escaped.as_deref()));
         found
             .map(|row| self.letter(row))
@@ -368,7 +368,7 @@ impl Looks {
     /// Reads the rules that can concern an object of the user.
     pub(crate) async fn rules(&self, user: &User) -> Result<Rules, Problem> {
         user.may_some(Right::View)?;
-        let mut rules = told(self.control.rules().await)?;
+        let mut rules = or_problem(self.control.rules().await)?;
         rules
             .rules
             .retain(|rule| match rule.selector.as_str().strip_suffix('*') {
@@ -382,7 +382,7 @@ impl Looks {
     /// is without its figures.
     pub(crate) async fn shares(&self, user: &User) -> Result<Vec<ShareFigures>, Problem> {
         user.may_some(Right::View)?;
-        let mut shares = told(self.control.share_figures().await)?;
+        let mut shares = or_problem(self.control.share_figures().await)?;
         let beginning = |of: &ShareFigures| {
             of.share
                 .selector
@@ -412,7 +412,7 @@ impl Looks {
         rules: &Rules,
     ) -> Result<Vec<Option<u64>>, Problem> {
         let selectors: Vec<_> = rules.rules.iter().map(|rule| &rule.selector).collect();
-        let counts = told(self.control.count_paused(&selectors).await)?;
+        let counts = or_problem(self.control.count_paused(&selectors).await)?;
         let has = |text: &str| user.has(text.strip_suffix('*').unwrap_or(text).as_bytes());
         Ok(counts
             .into_iter()
@@ -430,7 +430,7 @@ impl Looks {
         user.may_all(Right::View)?;
         let view = View::new(user, "actions", &[]);
         let after = self.cursors.open(&view, after).await?;
-        let page = told(self.control.actions(after.as_ref(), limit).await)?;
+        let page = or_problem(self.control.actions(after.as_ref(), limit).await)?;
         let next = self.cursors.seal(&view, page.next).await?;
         Ok(Page::new(
             page.actions.into_iter().map(|row| self.action(row)),
@@ -451,11 +451,11 @@ impl Looks {
         user.may(Right::View, object)?;
         let view = View::new(user, "actions of", &[object]);
         let after = self.cursors.open(&view, after).await?;
-        let mut page = told(self.control.actions_of(object, after.as_ref(), limit).await)?;
+        let mut page = or_problem(self.control.actions_of(object, after.as_ref(), limit).await)?;
         for _ in 1..steps {
             match page.next.take() {
                 Some(next) if page.actions.is_empty() => {
-                    page = told(self.control.actions_of(object, Some(&next), limit).await)?
+                    page = or_problem(self.control.actions_of(object, Some(&next), limit).await)?
                 }
                 next => {
                     page.next = next;
@@ -516,7 +516,7 @@ impl Looks {
             true => self.control.newest_log(after, limit).await,
             false => self.control.log(after, limit).await,
         };
-        let mut page = told(page)?;
+        let mut page = or_problem(page)?;
         page.entries = page
             .entries
             .into_iter()
@@ -534,7 +534,7 @@ impl Looks {
         user.may_some(Right::View)?;
         let view = View::new(user, "cron", &[]);
         let after = self.cursors.open(&view, after).await?;
-        let page = told(self.control.crons(after.as_ref(), limit).await)?;
+        let page = or_problem(self.control.crons(after.as_ref(), limit).await)?;
         let next = self.cursors.seal(&view, page.next).await?;
         let rows = page.jobs.into_iter().filter(|job| match &job.detail {
             Some(detail) => shows(user, &detail.object, detail.object_escaped.as_deref()),
@@ -552,7 +552,7 @@ impl Looks {
         user.may_all(Right::View)?;
         let view = View::new(user, "workers", &[]);
         let after = self.cursors.open(&view, after).await?;
-        let mut page = told(self.control.workers(after.as_ref(), limit).await)?;
+        let mut page = or_problem(self.control.workers(after.as_ref(), limit).await)?;
         page.next = self.cursors.seal(&view, page.next.take()).await?;
         self.hide_sinks(&mut page.workers);
         Ok(page)
@@ -568,7 +568,7 @@ impl Looks {
         user.may_all(Right::View)?;
         let view = View::new(user, "worker", &[name.as_bytes()]);
         let after = self.cursors.open(&view, after).await?;
-        let mut found = told(self.control.worker(name, after.as_ref(), limit).await)?;
+        let mut found = or_problem(self.control.worker(name, after.as_ref(), limit).await)?;
         if let Some(found) = &mut found {
             found.next = self.cursors.seal(&view, found.next.take()).await?;
             self.hide_sinks(std::slice::from_mut(&mut found.worker));

@@ -51,7 +51,7 @@ impl<T> Page<T> {
 
 /// An object, and how its last events ended.
 #[derive(Debug, Serialize)]
-pub(crate) struct Seen {
+pub(crate) struct Inspected {
     #[serde(flatten)]
     pub(crate) inspection: Inspection,
     pub(crate) ended: Ended,

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use seriatim::control::dead::SettledAll;
-use seriatim::control::held::{ReleasedAll, Which};
+use seriatim::control::held::{ReleaseFilter, ReleasedAll};
 use seriatim::control::{By, Cursor, RowId, Settle, Settled};
 use seriatim_console::named;
 use tokio::time::{Instant, timeout};
@@ -198,7 +198,7 @@ pub(super) async fn release(
         Some(prefix) => asked.user.may(Right::Operate, prefix.as_bytes())?,
         None => asked.user.may_all(Right::Operate)?,
     }
-    let which = Which {
+    let which = ReleaseFilter {
         prefix: prefix.unwrap_or_default(),
         why: why.unwrap_or_default(),
         until_released: objects.until_released,

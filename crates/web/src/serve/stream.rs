@@ -178,14 +178,14 @@ fn last(number: u64, problem: &Problem) -> Vec<u8> {
 }
 
 /// The answers to a batch. `is_over`: whether no further batch may be emitted.
-struct Told {
+struct Answers {
     text: Vec<u8>,
     is_over: bool,
 }
 
 /// Emits a batch. Returns the answers to its lines. `failed`: the objects with a failed line; this
 /// call may add objects.
-async fn send(app: &App, batch: Batch, failed: &mut Failed) -> Told {
+async fn send(app: &App, batch: Batch, failed: &mut Failed) -> Answers {
     // For each line of the batch: the problem if the line is not sent to Redis, and `None` if it is
     // sent.
     let mut unsent = Vec::with_capacity(batch.lines.len());
@@ -208,7 +208,7 @@ async fn send(app: &App, batch: Batch, failed: &mut Failed) -> Told {
     let sent = app.emitter.emit_many(events).await;
     let error = sent.err();
     let stopped = error.as_ref().and_then(|error| error.stopped);
-    let mut told = Told {
+    let mut told = Answers {
         text: Vec::with_capacity(batch.lines.len() * 32),
         is_over: stopped.is_some(),
     };

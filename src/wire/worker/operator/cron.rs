@@ -156,7 +156,7 @@ pub struct CronReply {
 
 /// The jobs to read.
 #[derive(Debug, Clone, Copy)]
-pub enum Which<'a> {
+pub enum CronQuery<'a> {
     /// The job of this name.
     One(&'a [u8]),
     /// A page of all jobs. The numbers: the cursor that came with the previous page (0 for the
@@ -169,13 +169,13 @@ pub enum Which<'a> {
 pub async fn crons(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
-    which: Which<'_>,
+    which: CronQuery<'_>,
 ) -> Result<(u64, u64, Vec<CronReply>), ScriptError> {
     let mut cmd = CRONS.with_key(&keys.events_cron());
     cmd.arg(keys.prefix());
     match which {
-        Which::One(name) => cmd.arg("one").arg(name),
-        Which::All(cursor, count) => cmd.arg("all").arg(cursor).arg(count),
+        CronQuery::One(name) => cmd.arg("one").arg(name),
+        CronQuery::All(cursor, count) => cmd.arg("all").arg(cursor).arg(count),
     };
     let mut reply = Reply::of("crons", CRONS.call(conn, &cmd).await?)?;
     let word = reply.text()?;

@@ -21,7 +21,7 @@ mod skip;
 
 pub use action::By;
 pub use cancel::{CancelledSchedule, cancel};
-pub use cron::{CronDone, CronReply, CronStep, Which, cron, crons};
+pub use cron::{CronDone, CronQuery, CronReply, CronStep, cron, crons};
 pub use dead::{DEAD_PER_CALL_MAX, Record, Settle, Settled, dead, dead_in};
 pub use forget::forget;
 pub use held::{HELD_LOOKED_MAX, HeldPart, HeldQuery, HeldReply, HeldReplyPage, held};
@@ -29,7 +29,7 @@ pub use limit::{LimitDone, LimitStep, limit};
 pub use paused::{PausedReply, paused};
 pub use release::{Released, release};
 pub use release_many::{RELEASE_PER_CALL_MAX, ReleaseMany, ReleasedOne, release_many};
-pub use repair::{REPAIR_PER_CALL_MAX, RepairCall, RepairTold, repair};
+pub use repair::{REPAIR_PER_CALL_MAX, RepairCall, RepairLine, repair};
 pub use rule::{RuleStep, Ruled, rule};
 pub use scheduled::{Range, ScheduledPage, ScheduledReply, scheduled};
 pub use share::{InHand, ShareDone, ShareParts, ShareStep, count_in_hand, in_hand, share};

@@ -28,7 +28,7 @@ pub struct RepairCall {
 
 /// A text of the script about one subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RepairTold {
+pub struct RepairLine {
     /// The position of the subject in the call, from 0.
     pub position: usize,
     /// `left`, `again`, or the kind of a step.
@@ -46,7 +46,7 @@ pub async fn repair<'s>(
     by: By<'_>,
     with: &RepairCall,
     subjects: impl IntoIterator<Item = (&'s str, &'s [u8], &'s str)>,
-) -> Result<(Vec<RepairTold>, String), ScriptError> {
+) -> Result<(Vec<RepairLine>, String), ScriptError> {
     let mut cmd = begin(&REPAIR, &keys.event_workers(), keys, by);
     cmd.arg(if with.doing { "do" } else { "plan" })
         .arg(format!("{} *", with.row));
@@ -72,7 +72,7 @@ pub async fn repair<'s>(
         let position = position
             .checked_sub(1)
             .ok_or_else(|| flat.wrong("a position is 0"))?;
-        told.push(RepairTold {
+        told.push(RepairLine {
             position,
             word: flat.text()?,
             what: flat.lossy()?,

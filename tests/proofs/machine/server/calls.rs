@@ -13,8 +13,8 @@ use seriatim::wire::operator::{
 };
 use seriatim::wire::values::Priority;
 use seriatim::wire::{
-    self, Advanced, Attached, CancelReply, ClaimFirst, Detached, EventLog, Finished, Handled,
-    Renewed, ScriptError, Seen, Sent, SlotBatch,
+    self, Advanced, Attached, CancelReply, ClaimFirst, Connect, Detached, EventLog, Finished,
+    Handled, Renewed, ScriptError, Sent, SlotBatch,
 };
 
 use super::super::advance::Advance;
@@ -223,7 +223,7 @@ impl Server {
                 first_id,
                 log,
             } => {
-                let seen = Seen {
+                let seen = Connect {
                     highest: *highest,
                     first_id: *first_id,
                     event_log: log.then(EventLog::default),

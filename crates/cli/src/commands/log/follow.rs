@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use seriatim::control::{Control, ControlError, Cursor, LogPage};
+use seriatim_console::describe::{describe, is_outage};
 use seriatim_console::global::{Global, cannot_connect, open};
 use seriatim_console::shown::{self, Level};
-use seriatim_console::told::{is_outage, told};
 
 /// Wait before the next connection attempt.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
@@ -53,7 +53,10 @@ impl<'a> Follower<'a> {
             self.is_away = true;
             shown::tell(
                 Level::Warn,
-                &format!("Redis does not answer ({}); waiting for it", told(source)),
+                &format!(
+                    "Redis does not answer ({}); waiting for it",
+                    describe(source)
+                ),
             );
         }
         let route = self.global.route()?;

@@ -161,19 +161,19 @@ fn routes(state: &Arc<State>) -> Router {
 struct State {
     vitals: Vitals,
     stall_max: Duration,
-    seen: Mutex<Seen>,
+    seen: Mutex<Observed>,
     registry: Registry,
 }
 
 /// The results of the looks so far.
 #[derive(Default)]
-struct Seen {
+struct Observed {
     turns: u64,
     stood_still: Duration,
     is_stopping: bool,
 }
 
-impl Seen {
+impl Observed {
     /// Records the number of turns of the worker's loop, and the time since the last look. A long
     /// time counts only as two intervals, because the whole process was probably paused.
     fn look(&mut self, turns: u64, passed: Duration) {
@@ -214,7 +214,7 @@ impl State {
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, Observed> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_loop_that_stands_still_is_seen_and_a_paused_process_is_not() {
-        let mut seen = Seen::default();
+        let mut seen = Observed::default();
         for turns in 1..10 {
             seen.look(turns, LOOK_EVERY);
             assert_eq!(seen.stood_still, Duration::ZERO);

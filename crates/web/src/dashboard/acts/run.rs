@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use seriatim::connection::errors::told;
-use seriatim::control::held::{Released, Skipped, Which};
+use seriatim::connection::errors::describe;
+use seriatim::control::held::{ReleaseFilter, Released, Skipped};
 use seriatim::control::rules::Ruled;
 use seriatim::control::{
     By, CancelledSchedule, Control, ControlError, CronDone, Cursor, Forgot, RowId, Settle, Settled,
@@ -43,7 +43,7 @@ pub(super) async fn run(app: &Dashboard, wanted: Wanted, who: &str, why: &str, j
             prefix,
             until_released,
         } => {
-            let which = Which {
+            let which = ReleaseFilter {
                 prefix: &prefix,
                 why: "",
                 until_released,
@@ -73,11 +73,11 @@ pub(super) async fn run(app: &Dashboard, wanted: Wanted, who: &str, why: &str, j
                 .set_rule(by, kind, &selector, after)
                 .await
                 .map_err(|error| failed(&error));
-            let told = |ruled| match ruled {
+            let done = done.map(|ruled| match ruled {
                 Ruled::Again => "its end, actor and reason are replaced".to_owned(),
                 _ => "set; workers obey within a second".to_owned(),
-            };
-            job.add(selector.as_str(), done.map(told));
+            });
+            job.add(selector.as_str(), done);
         }
         Wanted::Lift(kind, selector) => {
             let done = control
@@ -114,10 +114,10 @@ pub(super) fn failed(error: &ControlError) -> String {
         {
             format!(
                 "the outcome is unknown: {}; the page Actions shows the steps done",
-                told(source)
+                describe(source)
             )
         }
-        ControlError::Redis { source, .. } => format!("Redis refused: {}", told(source)),
+        ControlError::Redis { source, .. } => format!("Redis refused: {}", describe(source)),
         other => other.to_string(),
     }
 }

@@ -49,11 +49,11 @@ pub(super) struct Spans {
     taken: AtomicU64,
     /// Number of spans that the collector has accepted.
     sent: AtomicU64,
-    told: Mutex<Told>,
+    told: Mutex<ExportState>,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct ExportState {
     /// The reason for the last failed or refused request.
     why: String,
     /// Number of spans of the last request that the collector has refused, although it has accepted
@@ -75,7 +75,7 @@ impl Spans {
         }
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+    fn state(&self) -> std::sync::MutexGuard<'_, ExportState> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,7 +92,7 @@ impl Spans {
     /// logs that the collector gets spans again.
     fn tell(&self, has_failed: bool) {
         let lost = self.lost(UNTAKEN_MAX);
-        let mut told = self.told();
+        let mut told = self.state();
         let collector = &self.collector;
         if lost > told.lost {
             if told.at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
@@ -114,7 +114,7 @@ impl Spans {
     pub(super) fn end(&self) {
         let lost = self.lost(0);
         if lost > 0 {
-            let why = Some(self.told().why.clone()).filter(|why| !why.is_empty());
+            let why = Some(self.state().why.clone()).filter(|why| !why.is_empty());
             let why = why.unwrap_or_else(|| "it did not take them in time".to_owned());
             warn!(target: LOG, lost, collector = self.collector, why, "traces: the collector does not have all spans");
         }
@@ -176,7 +176,7 @@ impl SpanExporter for Counted {
             }
             let count = request.len() as u64;
             let sent = self.otlp.export(request).await;
-            let rejected = std::mem::take(&mut self.spans.told().rejected);
+            let rejected = std::mem::take(&mut self.spans.state().rejected);
             let accepted = if sent.is_ok() {
                 count.saturating_sub(rejected)
             } else {
@@ -261,7 +261,7 @@ impl HttpClient for Http {
             Ok(response) => (0, format!("it answered {}", response.status())),
             Err(error) => (0, innermost(error)),
         };
-        let mut told = self.spans.told();
+        let mut told = self.spans.state();
         told.rejected = rejected;
         if !why.is_empty() {
             told.why = why;
@@ -356,7 +356,7 @@ mod tests {
                 .sent
                 .fetch_add(if fails { 0 } else { 2 }, Ordering::Relaxed);
             let state = || {
-                let told = spans.told();
+                let told = spans.state();
                 (told.at, told.is_away)
             };
             let before = state();
