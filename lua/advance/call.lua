@@ -2,9 +2,8 @@
 --
 -- The record lives as long as the library. `arguments.open` sets every field anew, so nothing is
 -- left of an earlier call, even if that call has failed in the middle. No field is ever nil: in
--- Lua, a field that comes and goes makes the table be built again. A list
--- `{ nil }` has room for one item. Beside `arguments.open`, a field
--- has the writer that its comment names.
+-- Lua, a field that comes and goes makes the table be built again. A list `{ nil }` has space for
+-- one item. Beside `arguments.open`, a field has the writer that its comment names.
 return {
   -- The arguments. Texts: the name; its token; the ms after which the last id of a released
   -- object is forgotten; the highest id that the caller has seen; the room for suspects; the parts
@@ -41,7 +40,7 @@ return {
   -- The names that are set aside for groups. Writer: sorting, groups.
   waiting = 0,
 
-  -- The error that ends the call; false: none. Writer: guard.
+  -- The error that ends the call; false: none. Writer: guard, popped, advance.finish.
   failed = false,
   -- Whether this call has done anything; whether objects.held may have changed. Writer: all code
   -- that does so.

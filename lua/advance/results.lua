@@ -2,7 +2,9 @@
 
 -- The fields after each word. `tag` is the tag of the batch in flight, as the reply gave it; `last`
 -- is the id of the last delivered event, '' if `count` is 0; `next` is the tag of the rest, '' if
--- there is no rest. With the log on one more field follows: the age of the batch, ms.
+-- there is no rest. With the log on one more field follows: the age of the batch, ms. `prepare` and
+-- `finish` treat words with a whole batch, and `settle` those with a `count`. `commit.lua` and
+-- `missing.lua` name the words with a whole batch, too.
 local FIELDS = {
   -- The whole batch is delivered.
   done = { 'object', 'tag', 'last' },

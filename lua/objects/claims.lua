@@ -38,9 +38,13 @@ local function claim(slot, object, owner, last, source, owner_key)
   local event = redis_try('LMOVE', queue, slot.batch_key, 'RIGHT', 'LEFT')
   if not event then
     return 'empty'
-  elseif #event == 0 and type(event) == 'table' or byte(event) == 0 then
-    -- The length is looked at first, because `type` costs more.
-    event, why = rare.keyed.take_first(slot, object, event)
+  elseif #event == 0 and type(event) == 'table' then
+    -- A key has a wrong type. The length is looked at first, because `type` costs more.
+    rare.quarantine.put(slot, object, rare.quarantine.wrong_of(slot, object, event))
+    return 'wrong'
+  elseif byte(event) == 0 then
+    -- The event may be a reference to a schedule.
+    event, why = rare.keyed.take(slot, object, event)
     if not event then
       return why
     end

@@ -1,7 +1,7 @@
--- keyed: takes events of schedules with a key, to which queues have references. The event stays in
--- OBJ:events.scheduled until a slot takes it. It is then the only event of its batch. Commands: 7
--- per event with a key; at most 342 of these. 4 per reference to a schedule that was replaced or
--- cancelled; at most 256 of these.
+-- keyed (passing): takes events of schedules with a key, to which queues have references. The event
+-- stays in OBJ:events.scheduled until a slot takes it. It is then the only event of its batch.
+-- Commands: 7 per event with a key; at most 342 of these. 4 per reference to a schedule that was
+-- replaced or cancelled; at most 256 of these.
 
 -- The number of references that this call may still pass over. A call passes over a reference whose
 -- schedule was replaced or cancelled.
@@ -80,17 +80,6 @@ local function take(slot, object, text)
   return nil, 'empty'
 end
 
--- Takes the first event of an object, if the move of it into the slot's batch gave the error
--- `event`, or an event that begins with a NUL. Such an event may be a reference to a schedule.
--- Returns the same as `take`.
-local function take_first(slot, object, event)
-  if type(event) == 'table' then
-    rare.quarantine.put(slot, object, rare.quarantine.wrong_of(slot, object, event))
-    return nil, 'wrong'
-  end
-  return take(slot, object, event)
-end
-
 -- If the slot's event came from a schedule with a key, stores the key with the slot's id. Returns
 -- the tag of the batch.
 local function tag_of(slot, object, id)
@@ -101,4 +90,4 @@ local function tag_of(slot, object, id)
   return rare.tag.keyed(id)
 end
 
-return { take = take, take_first = take_first, tag_of = tag_of }
+return { take = take, tag_of = tag_of }

@@ -1,5 +1,6 @@
--- known_shares: the group of an object, and the weight and the class of a group. The group of an object is
--- the longest prefix that has a share. If there is none, its name has the first parts of the object.
+-- known_shares (passing): the group of an object, and the weight and the class of a group. The
+-- group of an object is the longest prefix that has a share. If there is none, its name has the
+-- first parts of the object.
 
 local DEPTH = tonumber(call.group_depth)
 -- The most parts of a prefix that has a share; 0 if no prefix has one.

@@ -1,5 +1,5 @@
--- log: writes the rows of finalized events, with the event log on.
--- A call trims as many rows as it has written, and at most this many more.
+-- log (passing): writes the rows of finalized events, with the event log on. A call trims as many
+-- rows as it has written, and at most this many more.
 local TRIM_MAX = 1000
 local rows, wrong = 0, nil
 

@@ -1,4 +1,4 @@
--- pauses: pauses objects under a rule, and wakes them when the rule is over.
+-- pauses (passing): pauses objects under a rule, and wakes them when the rule is over.
 
 -- The most objects that a call wakes.
 local WAKE_MAX = 64

@@ -1,4 +1,4 @@
--- room: the room of the process for batches that may kill it.
+-- room (passing): the room of the process for batches that may kill it.
 local wait_ms, admits, taken = rare.suspects.of(call.suspects)
 
 -- Lets a due held object wait, so that it does not stop other objects. The wait grows with the

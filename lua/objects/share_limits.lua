@@ -1,4 +1,5 @@
--- share_limits: how many objects of a share may be in hand, and how many events it may take per second.
+-- share_limits (passing): how many objects of a share may be in hand, and how many events it may
+-- take per second.
 
 -- The most groups that a call lets have turns again. Of groups that wait for a share of a shorter
 -- prefix, the most prefixes and groups.

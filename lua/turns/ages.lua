@@ -1,4 +1,5 @@
--- ages: how long the names in the lists of groups have waited. No claim depends on these times.
+-- ages (passing): how long the names in the lists of groups have waited. No claim depends on these
+-- times.
 
 -- The most fields that one command writes.
 local PUSH_MAX = 1000

@@ -1,4 +1,5 @@
--- groups: lets the groups of objects take turns, if more objects wait than the call can claim.
+-- groups (passing): lets the groups of objects take turns, if more objects wait than the call can
+-- claim.
 
 -- The most groups of a class from which a call takes names, and the fewest names per turn of a group
 -- in a call with many claims. Each group costs two commands.

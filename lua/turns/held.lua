@@ -1,4 +1,4 @@
--- held: held objects that are due.
+-- held (passing): held objects that are due.
 local due, due_at, due_end = {}, 0, false
 
 -- Returns the next due held object that this call has not put aside; nil if there is none.

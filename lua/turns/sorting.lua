@@ -1,4 +1,4 @@
--- sorting: sets aside the names of objects that wait, each in the list of its group.
+-- sorting (passing): sets aside the names of objects that wait, each in the list of its group.
 
 -- The most markers, bytes of markers, and due held objects that a call sets aside. The most markers
 -- that the first command reads, and that a further one reads: names may be long, so the first ones

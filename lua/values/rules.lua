@@ -1,4 +1,4 @@
--- rules: pauses and blocks in event.rules.
+-- rules (passing): pauses and blocks in event.rules.
 --
 -- A field is `KIND SELECTOR`. Its value has numbers, then three texts of the lengths given in them,
 -- without blanks between the texts: `SET_MS END_MS LIFTED WHO_BYTES CURSOR_BYTES WHO CURSOR WHY`.

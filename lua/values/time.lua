@@ -1,4 +1,4 @@
--- time: the server's clock, from which every time in Redis comes.
+-- time (passing): the server's clock, from which every time in Redis comes.
 local asked_us
 
 -- Returns the time of this call in microseconds since 1970.

@@ -601,6 +601,21 @@ mod tests {
         }
     }
 
+    /// Tests that a file begins with its name, and with its way if it is a passing one.
+    #[test]
+    fn a_file_begins_with_its_name() {
+        for file in ORDER {
+            let text = read(&format!("{}.lua", file.path));
+            let way = if file.made == Made::Passing {
+                " (passing)"
+            } else {
+                ""
+            };
+            let begin = format!("-- {}{way}: ", file.name());
+            assert!(text.starts_with(&begin), "{}.lua: not {begin:?}", file.path);
+        }
+    }
+
     /// Tests that no field of a record that lives on becomes nil. In Lua, a field that comes and goes
     /// makes the whole table be built again.
     #[test]

@@ -1,9 +1,0 @@
-//! Formats errors of Redis in one line, with advice. Every command uses the same texts.
-
-use redis::RedisError;
-pub use seriatim::connection::errors::{advice, is_outage};
-
-/// Returns the error message of Redis, with advice.
-pub fn told(error: &RedisError) -> String {
-    seriatim::connection::errors::told(error) + &advice(error)
-}
