@@ -57,8 +57,8 @@ async fn role(conn: &mut impl ConnectionLike) -> RedisResult<Role> {
 /// `scheme` the scheme of its URL. The user needs no right, because every user may send `HELLO`. A
 /// proxy in front of Redis may not know `HELLO`; then nothing is checked.
 ///
-/// # Errors The server is a replica or a Sentinel. The error names the right URL if the server
-/// tells it.
+/// # Errors
+/// The server is a replica or a Sentinel. The error names the right URL if the server tells it.
 pub async fn must_accept_writes(
     conn: &mut impl ConnectionLike,
     here: &str,

@@ -102,7 +102,8 @@ fn builder(
 /// says whether it is an error if the system has no authorities. `option` is the name of the option
 /// for a file with authorities; error texts use it.
 ///
-/// # Errors The text says which file cannot be used, or that the system has no authorities.
+/// # Errors
+/// The text says which file cannot be used, or that the system has no authorities.
 #[cfg(feature = "http")]
 pub fn https(
     ca_file: Option<&Path>,

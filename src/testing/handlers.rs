@@ -40,7 +40,8 @@ impl TestEvent {
     /// [`Json`](crate::event::Json) for text that is JSON already. The event has at most 1 MiB. Its
     /// id is 1, its `prev` is 0, and the attempt is the first one.
     ///
-    /// # Errors [`TestEventError`] if the object's name or the event is invalid.
+    /// # Errors
+    /// [`TestEventError`] if the object's name or the event is invalid.
     pub fn new(object: impl AsRef<str>, event: impl IntoEvent) -> Result<Self, TestEventError> {
         let (object, payload) = (ObjectName::new(object)?, event.into_event(EVENT_BYTES_MAX)?);
         Ok(Self {
