@@ -18,6 +18,9 @@ local function open(argv)
   for name in next, passing do
     rare[name], passing[name] = nil, nil
   end
+  if call.has_results then
+    rare.results.forget()
+  end
   writes.begin()
   empty(call.claimed)
   empty(call.put_aside)
@@ -27,7 +30,7 @@ local function open(argv)
   if call.logs then
     call.log_keep, call.log_keep_ms = argv[SLOTS_FROM + 1], argv[SLOTS_FROM + 2]
   end
-  call.keys, call.slots_n, call.looks, call.handled = namespaces.current(), 0, false, false
+  call.keys, call.slots_n, call.looks, call.handled, call.has_results = namespaces.current(), 0, false, false, false
   call.shares, call.limited, call.has_groups, call.soonest, call.is_due, call.has_held, call.rules_next = false, false, false, false, false, false, false
   call.counter, call.counter_before, call.markers_left, call.waiting = 0, false, 0, 0
   call.failed, call.progress, call.held_changed, call.took, call.quarantined, call.quarantined_n = false, false, false, false, false, 0

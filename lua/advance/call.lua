@@ -22,8 +22,9 @@ return {
   -- The slots with results, and their number. Writer: arguments.read_slots.
   slots = { nil }, slots_n = 0,
   -- Numbers of slots: false, or a list of those with the word `look`; false, or a table of those
-  -- with the word `handled`. Writer: results.
-  looks = false, handled = false,
+  -- with the word `handled`. Whether a slot has a result other than `done`, or handler progress.
+  -- Writer: results.
+  looks = false, handled = false, has_results = false,
 
   -- What Redis has, as `advance` has read it. `shares`: event.shares.summary or false; `limited`:
   -- whether a share has a limit; `has_groups`: whether objects have groups; `soonest`: the held

@@ -31,16 +31,26 @@ local function read(slot, argv, at)
     call.looks[#call.looks + 1] = slot.number
     return at + 1, false
   elseif word == 'handled' then
-    call.handled = call.handled or {}
+    call.handled, call.has_results = call.handled or {}, true
     call.handled[slot.number] = true
     return at + 1, false
   end
   local result, fields = {}, FIELDS[word]
+  call.has_results = true
   for k, field in ipairs(fields) do
     result[field] = argv[at + k]
   end
   slot.result, slot.object, slot.tag, slot.last = result, result.object, result.tag, result.last
   return at + 1 + #fields, true
+end
+
+-- Frees the memory of errors and of results of handlers, which may be large. The slots live on in a
+-- library, even those of a worker that makes no further call.
+local function forget()
+  for i = 1, call.slots_n do
+    local slot = call.slots[i]
+    slot.result, slot.handled = false, false
+  end
 end
 
 -- Notes which slots have results that may end an event with handler progress.
@@ -179,4 +189,4 @@ local function settle(slot, tag)
   return ready and settle_part(slot, result)
 end
 
-return { read = read, note_handled = note_handled, prepare = prepare, finish = finish, settle = settle }
+return { read = read, forget = forget, note_handled = note_handled, prepare = prepare, finish = finish, settle = settle }

@@ -19,6 +19,7 @@ mod ids;
 mod in_hand;
 mod inspect;
 mod leases;
+mod library;
 mod limits;
 mod limits_stopped;
 mod lists;
