@@ -1,6 +1,9 @@
 -- events: more events of an object, into the slot's batch and back.
 -- An entry of the reply is {number, object, tag, prev, event…}.
 local EVENTS_FROM, byte = 5, string.byte
+-- The most events that a slot reads at once. All but the first may have to go back, and each may have
+-- 1 MiB: that takes Redis about 4 ms.
+local AT_ONCE_MAX = 32
 
 -- Copies the events that fit into the entry. Returns how many fit, the bytes of the batch then, and
 -- the bytes of the longest event.
@@ -50,7 +53,7 @@ local function take(slot, entry)
     -- The size of an event is known only after the event is taken. So the next events are assumed
     -- to be as long as the longest so far, and events that do not fit are put back.
     local guess = math.floor((batch_bytes - bytes) / longest)
-    local want = math.min(batch_max - n, math.max(guess, 1), 16 + 4 * n)
+    local want = math.min(batch_max - n, math.max(guess, 1), 16 + 4 * n, AT_ONCE_MAX)
     local events = redis_call('RPOP', queue, ids.text(want))
     if not events then
       break

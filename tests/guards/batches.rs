@@ -231,6 +231,32 @@ async fn a_call_puts_back_so_many_events_and_no_more() {
     assert_eq!(lengths_after_put_backs(100, &[2]).await, [2]);
 }
 
+/// Story: the slot of an object with 121 short events read 500 further ones at once, because all had
+/// been short. If each of these has 1 MiB, one call took Redis 4 s. Now a slot reads 32 events at
+/// once, and leaves most of the 4 MiB that the call may put back to the next slot.
+#[tokio::test]
+async fn many_short_events_do_not_let_a_slot_read_many_long_ones() {
+    let redis = Redis::start();
+    let mut state = attached(&redis).await;
+    let long = "2".repeat(100_000);
+    for (object, short, later) in [("work:0", 121, 60), ("work:1", 1, 4)] {
+        state.emit(object, "1").await;
+        let queue = state.keys.events(object);
+        let events = [vec!["1"; short - 1], vec![long.as_str(); later]].concat();
+        state
+            .run("LPUSH", &[&[queue.as_str()], &events[..]].concat())
+            .await;
+    }
+    let bounds = Bounds {
+        batch: 1000,
+        batch_bytes: long.len(),
+        reply_bytes: 1 << 30,
+        ..BOUNDS
+    };
+    let answer = advance(&mut state, bounds, &[], 2).await;
+    assert_eq!(lengths(&answer), [122, 2]);
+}
+
 /// A call takes at most 4,096 events. Batches that a call gives again count, too, with all their
 /// events. As long as one event is left, a slot may claim: the first event of its batch counts as
 /// four.
