@@ -38,7 +38,7 @@ local function commit_all()
     end
     local slot, is_over = slots[i], false
     local tag, word = slot.stored_tag, slot.word
-    if not tag and word ~= 'free' then
+    if tag ~= slot.tag and word ~= 'free' then
       tag = guard(rare.missing.tag_again, slot)
     end
     if tag and tag == slot.tag and (word == 'done' or word == 'yield') then

@@ -32,6 +32,12 @@ end
 -- Gives a slot its batch again if the call has no result for this batch: no result at all, or the
 -- result of another batch.
 local function give_unknown(slot, tag)
+  if not rare.tag.first_of(tag) then
+    -- The text is no tag. So the tag is lost, and the call treats the slot like any other one without
+    -- a tag.
+    redis_call('DEL', slot.tag_key)
+    return
+  end
   slot.is_busy = true
   for _, object in ipairs(redis_call('LRANGE', slot.objects_key, '0', '-1')) do
     if not rare.names.is_foreign(object) and redis_call('MGET', P .. object .. K.event_worker)[1] == slot.owner then

@@ -12,12 +12,12 @@ end
 -- gets its events, and the slot can go on. `tag`: nil if it is lost. Returns what the log has to
 -- say. If the slot has lost a batch before, the batch stays in the slot.
 local function put(at, tag)
-  local key = at .. K.worker_lost
+  local key, is_known = at .. K.worker_lost, tag and rare.tag.first_of(tag)
   if redis_call('EXISTS', key) == 1 then
     return 'stuck: the slot has a batch of an object that is not known, and ' .. bare(key) .. ' has another one'
   end
   redis_call('RENAME', at .. K.worker_event, key)
-  redis_call('LPUSH', key, tag or '0')
+  redis_call('LPUSH', key, is_known and tag or '0')
   redis_call('DEL', at .. K.worker_event_id)
   return 'lost: the object of the batch in ' .. bare(key) .. ' is not known'
 end

@@ -18,18 +18,22 @@ local function length_of(slot)
   return type(length) == 'number' and length or 0
 end
 
--- Writes the slot's tag again, if it is lost and the caller has a result of the batch in the slot.
--- Returns the tag; nil if the result is of another batch. A batch that is committed is never named
--- here: its object has a last id that is not below the ids of the batch, or has left the slot.
+-- Writes the slot's tag again, if it is lost and the caller has a result of the batch in the slot. A
+-- text that is no tag counts as a lost tag. Returns the tag; the stored text, or false, if the result
+-- is of another batch. A batch that is committed is never named here: its object has a last id that
+-- is not below the ids of the batch, or has left the slot.
 local function tag_again(slot)
-  local object, tag, last = slot.object, slot.tag, slot.last
+  local object, tag, last, stored = slot.object, slot.tag, slot.last, slot.stored_tag
+  if stored and rare.tag.first_of(stored) then
+    return stored
+  end
   local length, first = length_of(slot), tonumber((rare.tag.numbers(tag)))
   if length == 0 or (slot.word == 'done' or slot.word == 'yield') and tonumber(last) - first + 1 ~= length then
-    return nil
+    return stored
   end
   local delivered = tonumber(redis_call('MGET', P .. object .. K.last_event_id)[1] or '0')
   if owned_by(slot) ~= object or not delivered or delivered >= first then
-    return nil
+    return stored
   end
   local key = slot.tag_key
   redis_call('SET', key, tag)

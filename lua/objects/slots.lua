@@ -30,10 +30,11 @@ local function has_lost_owner(at, w, names)
 end
 
 -- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns; `at`: the
--- beginning of the slot's keys; `tag`: false if the slot has no batch. Moves all other names in the
--- slots' lists back to the markers. If `most` objects and names have been met, stops after the
--- present slot (nil: no limit). Returns the number of names moved back, texts about lost keys (name,
--- text, …), and the number of objects, names and batches without an object that were met.
+-- beginning of the slot's keys; `tag`: false if the slot has no tag, or a text that is none. Moves
+-- all other names in the slots' lists back to the markers. If `most` objects and names have been
+-- met, stops after the present slot (nil: no limit). Returns the number of names moved back, texts
+-- about lost keys (name, text, …), and the number of objects, names and batches without an object
+-- that were met.
 --
 -- If the owner key of the slot's object is lost, the object is held with the batch for an operator.
 -- If `in_hand`, the process has the batch in hand, and the key is written again. A batch whose
@@ -54,13 +55,14 @@ local function each_slot(name, slots, owned, most, in_hand)
     for i = #taken, 1, -1 do
       local object = taken[i]
       local values = rare.names.is_foreign(object) and {} or redis_call('MGET', P .. object .. K.event_worker, at .. K.worker_event_id)
+      local tag = values[2] and rare.tag.first_of(values[2]) and values[2] or false
       local is_lost = i == #taken and values[2] and not values[1] and has_lost_owner(at, w, taken)
       if is_lost and in_hand then
         redis_call('SET', P .. object .. K.event_worker, w)
         tell(lost, object .. K.event_worker, 'mended: the owner of an object in hand was absent')
         had = object
       elseif is_lost then
-        tell(lost, object, rare.lost.hold(at, object, values[2]))
+        tell(lost, object, rare.lost.hold(at, object, tag))
         had = object
       elseif object == had then
         -- Two pops have moved the same object into the list. One copy is enough to cover it.
@@ -69,7 +71,7 @@ local function each_slot(name, slots, owned, most, in_hand)
       -- owner. A foreign name goes back to the markers, too: advance drops and reports it.
       elseif values[1] == w then
         had = object
-        local why = owned(at, slot, object, values[2])
+        local why = owned(at, slot, object, tag)
         if why then
           tell(lost, object, why)
         end

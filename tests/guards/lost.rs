@@ -10,6 +10,7 @@ use seriatim::wire::{
 
 use crate::state::State;
 use crate::support::Redis;
+use crate::support::sweep::sweep;
 use crate::{BOUNDS, attached, done, objects};
 
 /// Makes a call with these results; the slots `free` are free.
@@ -72,25 +73,40 @@ const LOST: &str = "lost: the object of the batch in event.worker:w.0:lost is no
 /// result of the batch writes the tag again.
 #[tokio::test]
 async fn a_lost_tag_is_written_again_for_the_result_of_its_batch() {
-    let redis = Redis::start();
-    let mut state = attached(&redis).await;
-    let (keys, console) = (state.keys.clone(), redis.console().await);
-    state.own("w.0", "work:1", 7, &["1"]).await;
-    state.run("DEL", &[&keys.worker_event_id("w.0")]).await;
-    state.emit("work:2", "2").await;
-    let answer = advance(&mut state, &[(0, done("work:1", 7))], &[]).await;
-    assert_eq!(
-        told(&answer),
-        [("event.worker:w.0:event.id", "mended: the tag was absent")]
-    );
-    assert_eq!(objects(&answer), ["work:2"]);
-    assert_eq!(
-        console.text(&keys.last_event_id("work:1")).await.as_deref(),
-        Some("7")
-    );
-    assert_eq!(console.text(&keys.event_worker("work:1")).await, None);
-    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["2"]);
-    console.check().await;
+    for text in NO_TAGS {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        let (keys, console) = (state.keys.clone(), redis.console().await);
+        state.own("w.0", "work:1", 7, &["1"]).await;
+        lose_tag(&mut state, text).await;
+        state.emit("work:2", "2").await;
+        let answer = advance(&mut state, &[(0, done("work:1", 7))], &[]).await;
+        assert_eq!(
+            told(&answer),
+            [("event.worker:w.0:event.id", "mended: the tag was absent")],
+            "{text:?}"
+        );
+        assert_eq!(objects(&answer), ["work:2"]);
+        assert_eq!(
+            console.text(&keys.last_event_id("work:1")).await.as_deref(),
+            Some("7")
+        );
+        assert_eq!(console.text(&keys.event_worker("work:1")).await, None);
+        assert_eq!(console.list(&keys.worker_event("w.0")).await, ["2"]);
+        console.check().await;
+    }
+}
+
+/// Texts in the place of a lost tag: none, and texts that are no tag.
+const NO_TAGS: [Option<&str>; 3] = [None, Some("x"), Some("")];
+
+/// Deletes the tag of the slot 0, or writes this text in its place.
+async fn lose_tag(state: &mut State, text: Option<&str>) {
+    let key = state.keys.worker_event_id("w.0");
+    match text {
+        Some(text) => state.run("SET", &[&key, text]).await,
+        None => state.run("DEL", &[&key]).await,
+    }
 }
 
 /// The tag is lost, and the process has no result of the batch, or one that cannot be of this batch:
@@ -98,12 +114,16 @@ async fn a_lost_tag_is_written_again_for_the_result_of_its_batch() {
 /// below the ids. The object is held with the batch, without ids, and `check` names it.
 #[tokio::test]
 async fn a_batch_without_a_tag_is_held_without_ids() {
-    for case in ["free", "count", "object", "last", "restart"] {
+    let cases = ["free", "count", "object", "last", "restart", "sweep"];
+    for (case, text) in NO_TAGS
+        .iter()
+        .flat_map(|text| cases.map(|case| (case, *text)))
+    {
         let redis = Redis::start();
         let mut state = attached(&redis).await;
         let (keys, console) = (state.keys.clone(), redis.console().await);
         state.own("w.0", "work:1", 7, &["1"]).await;
-        state.run("DEL", &[&keys.worker_event_id("w.0")]).await;
+        lose_tag(&mut state, text).await;
         state.emit("work:2", "2").await;
         let why = "quarantine: event.worker:w.0:event.id is absent";
         let report = match case {
@@ -123,6 +143,11 @@ async fn a_batch_without_a_tag_is_held_without_ids() {
                 restart(&mut state).await,
                 (0, 1, vec![("work:1".to_owned(), why.to_owned())])
             );
+        } else if case == "sweep" {
+            state.run("DEL", &[&keys.worker_lease("w")]).await;
+            let forget = Duration::from_secs(600);
+            let swept = sweep(&mut state.conn, &keys, "other", 5, forget).await;
+            assert_eq!(swept.expect("an answer").held, 1, "{text:?}");
         } else {
             let results = [(0, report)];
             let (results, free) = if case == "free" {
