@@ -108,6 +108,12 @@ local function read()
   call.markers_left = redis_call('LLEN', keys.markers)
   if call.rules_next then
     redis_call('ZCARD', P .. K.objects_paused)
+    local next_ms = call.rules_next == 'never' and 0 or tonumber(call.rules_next)
+    if not next_ms or next_ms ~= next_ms then
+      -- The text is no number (`nan` is not equal to itself). So the call looks at all rules, and
+      -- writes the time again.
+      call.rules_next = '0'
+    end
   end
   call.has_groups = call.group_depth ~= '0'
   if counts[3] then
@@ -234,6 +240,11 @@ local function finish()
   writes.flush()
 end
 
+-- Returns the ms to a time, at most those that a reply can have as a whole number.
+local function wait_ms(at)
+  return math.min(math.max(tonumber(at) - rare.time.now_ms(), 0), ids.MAX)
+end
+
 -- Returns the ms to the next due time of a held object or a group; -1: none.
 local function due_in_ms()
   local soonest = call.soonest
@@ -241,7 +252,7 @@ local function due_in_ms()
     soonest = redis_call('ZRANGE', call.keys.held, '0', '0', 'WITHSCORES')
   end
   soonest = call.limited and rare.share_limits.soonest(soonest) or soonest
-  return soonest[2] and soonest[2] ~= 'inf' and math.max(tonumber(soonest[2]) - rare.time.now_ms(), 0) or -1
+  return soonest[2] and soonest[2] ~= 'inf' and wait_ms(soonest[2]) or -1
 end
 
 -- Returns the reply of a call that has not failed. A library must not keep the events until the next
@@ -251,7 +262,7 @@ local function reply()
   local waits = (call.ready or call.markers_left + call.waiting) > 0 or due_ms == 0 or budget.bytes_left <= 0 or unsorted
   local more = rules_next == '0' or call.claims_wanted > 0 and call.progress and waits
   if rules_next and rules_next ~= 'never' then
-    local end_ms = math.max(tonumber(rules_next) - rare.time.now_ms(), 0)
+    local end_ms = wait_ms(rules_next)
     due_ms = due_ms < 0 and end_ms or math.min(due_ms, end_ms)
   end
   local more_word = unsorted and call.has_groups and 2 or more and 1 or 0

@@ -6,6 +6,9 @@
 -- OBJ:events.held.id       the numbers of a held batch and the reason: `FIRST HANDOUTS ATTEMPTS
 --                          CRASHES WHY`; FIRST is 0 for an object without a batch
 
+-- The largest number after the id that a worker process can read.
+local COUNT_MAX = 4294967295
+
 -- Returns the four numbers of a tag. The first one is text, as ids are.
 local function numbers(tag)
   local first, rest = string.match(tag, '^(%d+)(.*)$')
@@ -38,15 +41,16 @@ end
 
 -- Returns the first id of a tag as a number; nil if the text is no tag.
 local function first_of(tag)
-  local count, first = 0, nil
+  local parts, first = {}, nil
   for part in string.gmatch(tag, '[^ ]+') do
     local number = ids.parse(part)
-    if not number then
+    if not number or first and number > COUNT_MAX then
       return nil
     end
-    count, first = count + 1, first or number
+    parts[#parts + 1], first = part, first or number
   end
-  return count <= 4 and first and first > 0 and first or nil
+  local is_tag = #parts <= 4 and first and first > 0 and table.concat(parts, ' ') == tag
+  return is_tag and first or nil
 end
 
 -- Returns the numbers of a held batch, and the position of the reason in the value; nil if the

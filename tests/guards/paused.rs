@@ -234,3 +234,47 @@ async fn the_next_call_is_due_at_the_end_of_a_rule() {
         );
     }
 }
+
+/// The time of the next wake was changed by hand. If it is no number, the call looks at all rules and
+/// writes the time again. A rule in force still counts, and no call fails.
+#[tokio::test]
+async fn a_time_of_the_next_wake_that_is_no_number_is_written_again() {
+    for next in ["x", "", "nan", "-nan"] {
+        let redis = Redis::start();
+        let mut state = attached(&redis).await;
+        let (keys, console) = (state.keys.clone(), redis.console().await);
+        state.rule("pause work:1", IN_FORCE, next).await;
+        state.emit("work:1", "1").await;
+        state.emit("work:2", "2").await;
+        assert_eq!(claimed(&mut state, BOUNDS).await, ["work:2"], "{next:?}");
+        assert_eq!(paused(&console).await, ["work:1"], "{next:?}");
+        let written: String = console.run(&["HGET", &keys.event_rules(), "next"]).await;
+        assert_eq!(written, "never", "{next:?}");
+    }
+}
+
+/// A reply has room for any time that Redis can store, of a held object or of the end of a rule.
+#[tokio::test]
+async fn a_time_that_is_no_whole_number_of_ms_is_told_as_a_late_one() {
+    for late in ["1e300", "99999999999999999999"] {
+        for is_rule in [true, false] {
+            let redis = Redis::start();
+            let mut state = attached(&redis).await;
+            if is_rule {
+                state.rule("pause work:1", IN_FORCE, late).await;
+            } else {
+                state.hold("work:1", late, &[], "0 0 0 0 stop").await;
+            }
+            let call = Advance::new(&state.keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
+            let answer = wire::advance(&mut state.conn, &call).await;
+            let Ok(Advanced::Ok {
+                next_due: Some(due),
+                ..
+            }) = answer
+            else {
+                panic!("{late}, rule: {is_rule}: {answer:?}")
+            };
+            assert!(due > Duration::from_secs(1 << 30), "{due:?}");
+        }
+    }
+}

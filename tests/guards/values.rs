@@ -77,7 +77,20 @@ async fn a_tag() {
         (keyed.parse(), tag.to_string(), is_odd),
         (Ok(tag), keyed, true)
     );
-    for text in ["", "0", "x", "7 x", "7 1 x", "7 1 2 3 4", "-7"] {
+    for text in [
+        "",
+        "0",
+        "x",
+        "7 x",
+        "7 1 x",
+        "7 1 2 3 4",
+        "-7",
+        " 7",
+        "7  1",
+        "7 ",
+        "7 4294967296",
+    ] {
+        assert!(text.parse::<Tag>().is_err(), "{text}");
         let first: Option<u64> =
             lua!(redis, ["ids" "tag"], "return rare.tag.first_of(ARGV[1]) or false", text);
         assert_eq!(first, None, "{text}");
