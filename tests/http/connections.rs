@@ -391,6 +391,38 @@ async fn a_second_secret_is_read() {
     worker.finish().await;
 }
 
+/// Story: the look at the files was made beside a request. So the first request after a pause had the
+/// secret of before, and a receiver that answers 400 to it made its event a dead letter.
+#[tokio::test]
+async fn the_first_requests_after_a_pause_have_the_present_secret() {
+    const OBJECTS: usize = 8;
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("secrets");
+    let secret = |letter: &str| format!("whsec_{}\n", letter.repeat(32));
+    fs::write(&file, secret("A")).expect("written");
+    let (redis, receiver) = (Redis::start(), Receiver::start().await);
+    let console = redis.console().await;
+    let sink = sink(&receiver.url("/"), |options| {
+        options.secret_file = Some(file.clone())
+    });
+    let worker = start(&redis, "w", &sink, |config| config.concurrency = OBJECTS);
+    console.emit("a", "1").await;
+    receiver.until_accepted(1).await;
+    fs::write(&file, secret("A") + &secret("B")).expect("written");
+    // The next look is due a second after the last one.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    for object in 0..OBJECTS {
+        console.emit(&object.to_string(), "2").await;
+    }
+    receiver.until_accepted(1 + OBJECTS).await;
+    worker.finish().await;
+    let signatures: Vec<_> = receiver.got()[1..]
+        .iter()
+        .map(|got| got.header("webhook-signature").split(' ').count())
+        .collect();
+    assert_eq!(signatures, [2; OBJECTS]);
+}
+
 /// Tests that a new authority is accepted without a restart.
 #[tokio::test]
 async fn a_new_authority_is_read() {

@@ -203,7 +203,7 @@ impl Exchange {
             number,
             &self.options.source,
         );
-        self.settings.look();
+        self.settings.look().await;
         let mut settings = self.settings.now();
         let mut sent = self.send(to, &message, &settings, record).await;
         // A receiver may still work on an exclusive request whose connection has ended.

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use reqwest::header::HeaderMap;
 use rustls::ClientConfig;
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::error::HttpError;
@@ -21,6 +21,8 @@ use crate::connection::https;
 
 /// Interval at which the files are looked at, while requests are sent.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The longest time for which a request waits for a look. A file system may not answer.
+const LOOK_WAIT: Duration = Duration::from_millis(100);
 /// The largest file of secrets or headers, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
@@ -40,6 +42,8 @@ struct Shared {
     needs_tls: bool,
     current: RwLock<Arc<Current>>,
     seen: Mutex<LastRead>,
+    /// Held during a look.
+    looking: tokio::sync::Mutex<()>,
 }
 
 /// The files as they were when they were read last.
@@ -71,6 +75,7 @@ impl Settings {
             needs_tls,
             current,
             seen: Mutex::new(seen),
+            looking: tokio::sync::Mutex::default(),
         })))
     }
 
@@ -83,12 +88,21 @@ impl Settings {
         paths(&self.0.options).next().is_some()
     }
 
-    /// Looks at the files in the background, at most once per second.
-    pub(super) fn look(&self) {
-        if self.has_files() && self.0.is_due(|seen| &mut seen.at) {
-            let shared = Arc::clone(&self.0);
-            spawn_blocking(move || shared.look(false));
+    /// Looks at the files, at most once per second. Requests that begin during a look wait for its
+    /// end, so that the first requests after a long pause have the present headers and secrets. If
+    /// the look takes longer than [`LOOK_WAIT`], it goes on in the background.
+    pub(super) async fn look(&self) {
+        if !self.has_files() {
+            return;
         }
+        let look = async {
+            let _one_at_a_time = self.0.looking.lock().await;
+            if self.0.is_due(|seen| &mut seen.at) {
+                let shared = Arc::clone(&self.0);
+                let _ = spawn_blocking(move || shared.look(false)).await;
+            }
+        };
+        let _ = timeout(LOOK_WAIT, look).await;
     }
 
     /// Reads the files again, at most once per second. Returns whether the settings differ from
