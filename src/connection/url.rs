@@ -138,6 +138,37 @@ fn check_path(rest: &str) -> Result<(), UrlError> {
     Ok(())
 }
 
+/// Checks that a URL has no part that would be ignored. Without this check, `redis://host?db=3` would
+/// mean database 0.
+fn check_parameters(url: &str) -> Result<(), UrlError> {
+    let refused = |reason: &str| UrlError {
+        reason: reason.to_owned(),
+    };
+    if url.contains('#') {
+        return Err(refused("it has a '#'; in a password or a path write %23"));
+    }
+    let (scheme, rest) = url.split_once(':').unwrap_or_default();
+    let (known, reason): (&[&str], &str) = if scheme.contains("unix") {
+        (
+            &["db", "user", "pass", "protocol"],
+            "it has an unknown parameter; a socket has db, user, pass and protocol: unix:///path?db=3",
+        )
+    } else {
+        (
+            &["protocol"],
+            "it has an unknown parameter; the database is no parameter: redis://host/3",
+        )
+    };
+    let query = rest.split_once('?').map_or("", |(_, query)| query);
+    let mut names = query
+        .split('&')
+        .map(|one| one.split('=').next().unwrap_or_default());
+    if names.any(|name| !name.is_empty() && !known.contains(&name)) {
+        return Err(refused(reason));
+    }
+    Ok(())
+}
+
 /// Reads a URL of a server without TLS. The text may also be a host with or without a port, or the
 /// path of a socket.
 ///
@@ -162,6 +193,7 @@ pub fn connection_info(url: &str) -> Result<ConnectionInfo, UrlError> {
     {
         check_path(rest)?;
     }
+    check_parameters(url)?;
     // The text of the error may repeat parts of the URL, including the password. So only the
     // category of the error is used.
     url.into_connection_info()
@@ -237,6 +269,37 @@ mod tests {
         ] {
             connection_info(url).expect(url);
         }
+    }
+
+    /// Story: `redis://host?db=3` and `unix:///path?dbb=3` used database 0 without a word.
+    #[test]
+    fn a_part_that_would_be_ignored_is_refused() {
+        for (url, told) in [
+            ("redis://host?db=3", "redis://host/3"),
+            ("redis://host/3?protcol=resp3", "unknown parameter"),
+            ("host:6379?protocol=resp3&x", "unknown parameter"),
+            ("unix:///path?dbb=3", "db, user, pass and protocol"),
+            ("unix:/path?db=3&hush=1", "unknown parameter"),
+            ("/run/redis.sock?usr=hush", "unknown parameter"),
+            ("redis://host/3#hush", "'#'"),
+            ("/run/hush#1.sock", "'#'"),
+        ] {
+            let error = connection_info(url).map(|_| ()).expect_err(url).to_string();
+            assert!(
+                error.contains(told) && !error.contains("hush"),
+                "{url}: {error}"
+            );
+        }
+        for (url, db) in [
+            ("redis://host/3?protocol=resp3", 3),
+            ("redis://host?", 0),
+            ("unix:///path?db=3&user=u&pass=p&protocol=resp3", 3),
+            ("/run/redis.sock?db=3", 3),
+        ] {
+            let info = connection_info(url).expect(url);
+            assert_eq!(info.redis_settings().db(), db, "{url}");
+        }
+        assert!(parse("redis-sentinel://a/shop/3?db=3").is_err());
     }
 
     /// Regression: `--redis localhost` and `--redis 127.0.0.1:7100` failed with "invalid client

@@ -293,3 +293,17 @@ async fn a_worker_warns_of_a_pipe() {
         plain.log()
     );
 }
+
+/// Story: with `?bacth=100` the receiver got single events, without a word.
+#[tokio::test]
+async fn a_worker_warns_of_a_misspelled_batch() {
+    let redis = Redis::start();
+    let url = "http://127.0.0.1:1/?key=hush";
+    let wrong = Process::start(&redis, "wrong", &format!("{url}&bacth=100"), &[]);
+    wrong.until_logged("did you mean batch?").await;
+    let right = Process::start(&redis, "right", &format!("{url}&batch=100"), &[]);
+    right.until_logged("recover: attached").await;
+    let logs = [wrong.log(), right.log()];
+    assert!(logs[0].contains("bacth") && !logs[1].contains("did you mean"));
+    assert!(!logs.concat().contains("hush"), "{logs:?}");
+}

@@ -274,6 +274,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     let supervised = Supervised::open(args.probes.as_ref(), args.stall_max)?;
     #[cfg(feature = "otlp")]
     let exporting = args.traces.begin(&mut config)?;
+    sink::warn_of_slips(&args.sink);
     let sink = sink::open(&spec, &args.http, args.concurrency, global, &shutdown)?;
     let worker = Worker::builder(global.server())
         .config(config)

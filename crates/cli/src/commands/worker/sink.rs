@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use rustix::fs::{FileType, fstat};
+use seriatim::escape;
 use seriatim::sink::http::{
     Allowed, EventUrl, Exclusive, Format, Http, HttpError, Options, Prefix, Statuses,
 };
@@ -15,6 +16,7 @@ use seriatim::worker::Shutdown;
 use seriatim_console::exit::{Exit, Failure};
 use seriatim_console::files::raise_limit;
 use seriatim_console::global::Global;
+use seriatim_console::nearest;
 use seriatim_console::units::time;
 use tracing::{info, warn};
 
@@ -23,6 +25,9 @@ use super::spec::Spec;
 
 /// The limit of open files that an HTTP sink asks for, because it may send to thousands of hosts.
 const FILES: u64 = 65_536;
+
+/// The similarity of a parameter to `batch`, from 0 to 1, from which on it is probably a slip.
+const LIKE_BATCH: f64 = 0.9;
 
 /// The values of --sink-exclusive that stand for all URLs and for none, e.g. in the configuration
 /// file.
@@ -263,6 +268,22 @@ pub(super) fn check(
             open(spec, args, slots, global, &Shutdown::new()).map(drop)
         }
         _ => Ok(()),
+    }
+}
+
+/// Warns of a parameter of the sink's URL that looks like `batch`. The receiver gets it, and each
+/// request has one event.
+pub(super) fn warn_of_slips(sink: &str) {
+    if !sink.starts_with("http") {
+        return;
+    }
+    let query = sink.split_once('?').map_or("", |(_, query)| query);
+    let names = query.split('&').filter_map(|one| one.split('=').next());
+    for name in names.filter(|name| *name != "batch") {
+        if nearest::nearest(name, std::iter::once("batch"), LIKE_BATCH).is_some() {
+            let name = escape::text(name).to_string();
+            warn!(target: LOG, name, "the receiver gets this parameter of the URL; did you mean batch?");
+        }
     }
 }
 
