@@ -24,10 +24,11 @@ local function length_ms(lease)
 end
 
 -- Cuts the time to live of the key to `most_ms` (nil: no limit). Returns the time left, ms. Redis
--- keeps the end of a lease, not its length: after a step of the clock the end may be an hour late.
+-- keeps the end of a lease, not its length: after a step of the clock the end may be an hour late. A
+-- lease that was copied or changed by hand may have no end (-1).
 local function cut(key, most_ms)
   local left_ms = redis_call('PTTL', key)
-  if most_ms and left_ms > most_ms then
+  if most_ms and (left_ms == -1 or left_ms > most_ms) then
     redis_call('PEXPIRE', key, most_ms)
     return most_ms
   end

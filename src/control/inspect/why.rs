@@ -118,8 +118,12 @@ impl Fields {
             Standing::Owned => {
                 let holder = self.text("lease").and_then(Holder::of_lease);
                 let (host, pid) = holder.as_ref().map_or(("?", 0), |holder| (holder.host_name(), holder.pid()));
-                let ttl = seconds(self.number("lease_ttl_ms").unwrap_or(0) as f64);
-                format!("worker {owner} has it: process {pid} on {host}, whose lease lasts {ttl} more unless renewed")
+                // A lease without an end has a negative time to live, which is no number here.
+                let lasts = self.number("lease_ttl_ms").map_or_else(
+                    || "has no end until a worker process looks at it".to_owned(),
+                    |ms| format!("lasts {} more unless renewed", seconds(ms as f64)),
+                );
+                format!("worker {owner} has it: process {pid} on {host}, whose lease {lasts}")
             }
             Standing::OwnerGone if self.text("owner_unknown").is_some() => format!(
                 "its owner {owner} is no slot of a worker process of seriatim, so no process takes the object over: if that \

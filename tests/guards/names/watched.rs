@@ -81,6 +81,36 @@ async fn a_name_with_a_lease_is_looked_at_again() {
     }
 }
 
+/// Story: a lease without an end, as a copy of a key or PERSIST leaves it, was cut by no look. Its name
+/// was never taken over, an inspection said that the lease lasts 0 s, and the check was clean.
+#[tokio::test]
+async fn a_lease_without_an_end_gets_one() {
+    let mut scene = Scene::new().await;
+    for (name, lease) in [("endless", "t host 1 1 120000ms"), ("bare", "t host 1 1")] {
+        scene.register(name, 1, 7).await;
+        scene.watch(name, 1).await;
+        scene.lease(name, lease).await;
+        let key = scene.keys.worker_lease(name);
+        scene.state.run("PERSIST", &[&key]).await;
+    }
+    assert_eq!(scene.sweep(LOOK, AGES).await.0, NOTHING);
+    assert!((90_000..=120_000).contains(&scene.left_ms("endless").await));
+    // The value does not tell the length.
+    let bare: i64 = scene
+        .console
+        .run(&["PTTL", &scene.keys.worker_lease("bare")])
+        .await;
+    assert_eq!(bare, -1);
+    scene.state.own("bare.0", "a:1", 7, &["1"]).await;
+    let control = crate::support::control(&scene.state.conn, &scene.keys);
+    let seen = control.inspect("a:1").await.expect("an inspection");
+    assert!(
+        seen.why
+            .contains("whose lease has no end until a worker process looks at it"),
+        "{seen:?}"
+    );
+}
+
 /// A name without a lease and with empty slots departs. It goes if it was without a sign of life
 /// for too long.
 #[tokio::test]
