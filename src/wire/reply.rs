@@ -60,6 +60,12 @@ impl Reply {
         Ok(String::from_utf8_lossy(&self.bytes()?).into_owned())
     }
 
+    /// Returns the next element as text for people. It may have names, so it is escaped as a name: a
+    /// name in it can be copied into a command.
+    pub(crate) fn escaped(&mut self) -> Result<String, ScriptError> {
+        Ok(escape::name(&self.bytes()?).into_owned())
+    }
+
     pub(crate) fn int(&mut self) -> Result<i64, ScriptError> {
         match self.value()? {
             Value::Int(n) => Ok(n),

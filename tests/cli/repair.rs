@@ -110,3 +110,30 @@ async fn a_repair_is_shown_first_and_recorded_once() {
     let (code, again) = seriatim(&redis, &["repair", "--yes"]);
     assert_eq!((code, again.as_str()), (0, "nothing to repair\n"));
 }
+
+/// Story: `check` printed the worker `C:\new` as `C:\\new` and as `C:\new`, and `--dead-owner` took the
+/// second form alone. With the first one nothing was freed, without a word.
+#[tokio::test]
+async fn a_printed_owner_is_the_one_that_is_freed() {
+    for owner in [r"C:\new", "a\u{200b}b", r"\u{41}"] {
+        let redis = Redis::start();
+        let mut state = State::new(redis.connect().await, redis.keys().clone());
+        let keys = state.keys.clone();
+        state
+            .run("SET", &[&keys.event_worker("work:1"), owner])
+            .await;
+        state.run("LPUSH", &[&keys.worker_event(owner), "1"]).await;
+        let shown = &*seriatim::escape::name(owner);
+        for command in [&["check"][..], &["inspect", "work:1"], &["repair"]] {
+            let told = seriatim(&redis, command).1;
+            let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(
+                told.contains(&format!("its owner {shown} is no slot of")),
+                "{command:?}: {told}"
+            );
+        }
+        let (code, freed) = seriatim(&redis, &["repair", "--yes", "--dead-owner", shown]);
+        let line = format!("freed    object work:1: its owner {shown} is dead");
+        assert!(code == 0 && freed.contains(&line), "{freed}");
+    }
+}

@@ -126,7 +126,7 @@ pub(super) async fn look<'s>(
         findings.push(Finding {
             position: usize::try_from(flat.count()?).unwrap_or(usize::MAX),
             word: flat.text()?,
-            what: flat.lossy()?,
+            what: flat.escaped()?,
         });
     }
     while names.len() > 0 {

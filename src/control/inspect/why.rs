@@ -99,7 +99,7 @@ impl Fields {
     }
 
     pub(super) fn why(&self, standing: Standing, keys: &Keys, object: &str) -> String {
-        let owner = self.text("owner").unwrap_or("nobody");
+        let owner = &*escape::name(self.text("owner").unwrap_or("nobody"));
         let is_known = self.searched.is_none_or(|searched| searched.all);
         let nobody = if self.names_alive == 0 && is_known {
             ", but no worker process is running"

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use seriatim::control::inspect::{EventState, Location, Standing};
 use seriatim::control::{Ended, Inspection, LogStatus};
+use seriatim::escape;
 use seriatim_console::exit::Exit;
 use seriatim_console::global::Global;
 use seriatim_console::shares;
@@ -82,7 +83,7 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
     writeln!(
         out,
         "owner      {}",
-        shown::shortened(seen.owner.as_deref().unwrap_or("none"), 100)
+        shown::shortened(&escape::name(seen.owner.as_deref().unwrap_or("none")), 100)
     )?;
     for rule in &seen.rules {
         writeln!(

@@ -35,10 +35,10 @@ pub(crate) struct Args {
     /// option they are left as they are
     #[arg(long, value_name = "TIME", value_parser = seriatim_console::units::instant)]
     schedules_due: Option<SystemTime>,
-    /// The worker ID is dead, although no worker process of seriatim had it, e.g. a worker of the
-    /// plain algorithm: free its object. `*` stands for all such workers. If the worker still runs, its
-    /// event is delivered twice
-    #[arg(long, value_name = "ID")]
+    /// The worker ID, escaped as the commands print it, is dead, although no worker process of
+    /// seriatim had it, e.g. a worker of the plain algorithm: free its object. `*` stands for all such
+    /// workers. If the worker still runs, its event is delivered twice
+    #[arg(long, value_name = "ID", value_parser = seriatim_console::named::text)]
     dead_owner: Vec<String>,
     /// Without a namespace: also queue lists X:events of which no other key shows that seriatim made
     /// them

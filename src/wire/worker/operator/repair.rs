@@ -72,10 +72,17 @@ pub async fn repair<'s>(
         let position = position
             .checked_sub(1)
             .ok_or_else(|| flat.wrong("a position is 0"))?;
+        let word = flat.text()?;
+        // `solves` has a name for the program, not a text.
+        let what = if word == "solves" {
+            flat.lossy()?
+        } else {
+            flat.escaped()?
+        };
         told.push(RepairLine {
             position,
-            word: flat.text()?,
-            what: flat.lossy()?,
+            word,
+            what,
         });
     }
     Ok((told, row))
