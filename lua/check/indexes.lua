@@ -20,12 +20,23 @@ local function checks_with(find, expect, shared, whole)
     end
   end
 
+  -- Returns whether a member of a limit is a number of events or markers, or sets none.
+  local function is_most(most)
+    return most == nil or most == cjson.null or type(most) == 'number' and most >= 0 and most % 1 == 0
+  end
+
+  -- Returns whether the value is a limit.
+  local function is_limit(value)
+    local is_json, limit = pcall(cjson.decode, value)
+    return is_json and type(limit) == 'table' and is_most(limit.queued_max) and is_most(limit.markers_max) and type(limit.set_ms) == 'number'
+      and type(limit.actor) == 'string' and type(limit.reason) == 'string'
+  end
+
   -- Checks that every field of event.limits is a limit. Emitters ignore other fields.
   local function check_limits()
     local all = redis_call('HGETALL', P .. K.event_limits)
     for at = 1, #all, 2 do
-      local who_bytes, texts = string.match(all[at + 1], '^%d+ %d+ %d+ (%d+) (.*)$')
-      if not who_bytes or tonumber(who_bytes) > #texts then
+      if not is_limit(all[at + 1]) then
         find('layout', K.event_limits, ' has a field ', all[at], ' that is no limit: set or remove that limit')
       end
     end

@@ -9,8 +9,8 @@
 --           reason for the action (at most 1,000 bytes, may be '')
 --           set | remove
 --           selector
---           of set: most queued events of an object (0: any number); most markers (0: any number);
---           most limits there may be
+--           of set: most queued events of an object, and most markers (from 1; `null`: any
+--           number); most limits there may be
 -- Replies   {'set', 'new' | 'again'}
 --           {'removed'}
 --           {'not_set'}
@@ -34,8 +34,9 @@ if step == 'set' then
   end
   -- Both texts are cut, because emitters read all limits.
   local who, why = rare.text.beginning(rare.actions.who, TEXT_BYTES_MAX), rare.text.beginning(rare.actions.why, TEXT_BYTES_MAX)
-  local numbers = string.format('%s %s %s %d ', queued_max, markers_max, ids.text(rare.time.now_ms()), #who)
-  redis_call('HSET', KEYS[1], selector, numbers .. who .. why)
+  -- The numbers are printed as they came, because cjson has only 14 digits.
+  local form = '{"queued_max":%s,"markers_max":%s,"set_ms":%s,"actor":%s,"reason":%s}'
+  redis_call('HSET', KEYS[1], selector, string.format(form, queued_max, markers_max, ids.text(rare.time.now_ms()), cjson.encode(who), cjson.encode(why)))
   rare.actions.note('limit-set', selector, '')
   return { 'set', is_set and 'again' or 'new' }
 end

@@ -7,24 +7,24 @@
 use std::num::NonZeroU64;
 
 use redis::RedisResult;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::rules::Selector;
 use super::{Control, ControlError};
 use crate::wire::operator::{self, By, LimitStep};
-use crate::wire::values::LimitValue;
 
 pub use crate::wire::operator::LimitDone;
 
 /// Maximum number of limits at the same time. Each emitter reads all of them.
 pub const LIMITS_MAX: u64 = 1000;
 
-/// The limit of one selector.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+/// The limit of one selector. Its JSON, without the selector, is the value in `event.limits`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct QueueLimit {
     /// The objects: `*`, or a prefix as in `work:*`. If several selectors match an object, the
     /// limit of the longest one counts.
+    #[serde(default)]
     pub selector: String,
     /// Maximum number of queued events of an object; none if any number is allowed.
     pub queued_max: Option<u64>,
@@ -113,24 +113,10 @@ impl Control {
         let answer: RedisResult<Vec<(Vec<u8>, Vec<u8>)>> =
             ask.query_async(&mut self.connection()).await;
         let fields = answer.map_err(ControlError::redis("event.limits"))?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let read = |(selector, value): (Vec<u8>, Vec<u8>)| {
-            let LimitValue {
-                queued_max,
-                markers_max,
-                set_ms,
-                who,
-                why,
-            } = LimitValue::read(&value)?;
-            let (selector, actor, reason) = (text(&selector), text(&who), text(&why));
-            Some(QueueLimit {
-                selector,
-                queued_max,
-                markers_max,
-                actor,
-                reason,
-                set_ms,
-            })
+            let limit: QueueLimit = serde_json::from_slice(&value).ok()?;
+            let selector = String::from_utf8_lossy(&selector).into_owned();
+            Some(QueueLimit { selector, ..limit })
         };
         let mut limits: Vec<_> = fields.into_iter().filter_map(read).collect();
         limits.sort();

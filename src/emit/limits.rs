@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::{RedisResult, Value};
+use serde_json::Value as Json;
 use tokio::sync::OnceCell;
 
 use super::Emitter;
-use crate::wire::values::LimitValue;
 
 /// Three times after which an emitter reads the limits again: if there are no limits; if there are
 /// limits; if Redis has refused to return them.
@@ -27,6 +27,21 @@ const LOOK_REFUSED: Duration = Duration::from_secs(60);
 pub(super) struct Limit {
     pub(super) queued_max: Option<u64>,
     pub(super) markers_max: Option<u64>,
+}
+
+impl Limit {
+    /// Reads a value of `event.limits`, a JSON object. Returns `None` if the value is invalid.
+    fn read(value: &[u8]) -> Option<Self> {
+        let value: serde_json::Map<String, Json> = serde_json::from_slice(value).ok()?;
+        let most = |name: &str| match value.get(name) {
+            None | Some(Json::Null) => Some(None),
+            Some(most) => most.as_u64().map(Some),
+        };
+        Some(Self {
+            queued_max: most("queued_max")?,
+            markers_max: most("markers_max")?,
+        })
+    }
 }
 
 #[derive(Debug, Default)]
@@ -108,18 +123,7 @@ impl Limits {
         let wait = match fields {
             Ok(fields) => {
                 let read = |(selector, value): (Vec<u8>, Vec<u8>)| {
-                    let LimitValue {
-                        queued_max,
-                        markers_max,
-                        ..
-                    } = LimitValue::read(&value)?;
-                    Some((
-                        String::from_utf8(selector).ok()?,
-                        Limit {
-                            queued_max,
-                            markers_max,
-                        },
-                    ))
+                    Some((String::from_utf8(selector).ok()?, Limit::read(&value)?))
                 };
                 let table: HashMap<_, _> = fields.into_iter().filter_map(read).collect();
                 let wait = if table.is_empty() {
@@ -183,6 +187,37 @@ impl Emitter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_is_read() {
+        for (value, queued_max, markers_max) in [
+            (
+                r#"{"queued_max":5,"markers_max":null,"reason":"x"}"#,
+                Some(5),
+                None,
+            ),
+            (
+                r#"{"markers_max":18446744073709551615}"#,
+                None,
+                Some(u64::MAX),
+            ),
+        ] {
+            let limit = Limit {
+                queued_max,
+                markers_max,
+            };
+            assert_eq!(Limit::read(value.as_bytes()), Some(limit));
+        }
+        for value in [
+            "",
+            "5",
+            "[]",
+            r#"{"queued_max":-1}"#,
+            r#"{"queued_max":"5"}"#,
+        ] {
+            assert_eq!(Limit::read(value.as_bytes()), None, "{value}");
+        }
+    }
 
     #[test]
     fn the_longest_selector_counts() {

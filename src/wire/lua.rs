@@ -512,9 +512,10 @@ mod tests {
     }
 
     /// The names that every file may use.
-    const GIVEN: [&str; 18] = [
+    const GIVEN: [&str; 19] = [
         "K",
         "P",
+        "cjson",
         "error",
         "ipairs",
         "math",

@@ -10,7 +10,8 @@
 //! - `library`: runs the script `advance` as a function or as a script (feature `worker`)
 //! - `emit`, `cancel`: the calls of producers
 //! - `worker`: all other calls (feature `worker`)
-//! - [`values`]: the values that Redis stores as one text, one file each
+//! - [`values`]: the values that Redis stores as one text, one file each (feature
+//!   `worker`)
 //! - `ids`: [`Cursor`] and [`RowId`], opaque positions and row ids
 //! - `reply`, `error`: code that all calls share
 
@@ -23,6 +24,7 @@ mod ids;
 mod library;
 mod lua;
 mod reply;
+#[cfg(feature = "worker")]
 pub mod values;
 #[cfg(feature = "worker")]
 mod worker;

@@ -341,7 +341,9 @@ async fn there_are_so_many_limits_and_no_more() {
     let mut fields = redis::cmd("HSET");
     fields.arg(redis.keys().event_limits());
     for n in 1..LIMITS_MAX {
-        fields.arg(format!("work{n}:*")).arg("1 0 5 0 ");
+        fields
+            .arg(format!("work{n}:*"))
+            .arg(r#"{"queued_max":1,"set_ms":5,"actor":"","reason":""}"#);
     }
     fields.query_async::<u64>(&mut conn).await.expect("HSET");
     assert_eq!(

@@ -297,11 +297,11 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
         ("HSET @event.rules pause~* 1~0~0~3~ada", "layout shared key: event.rules has a field pause * that is no rule"),
         ("HSET @event.rules other~* 1~0~0~3~0~ada", "layout shared key: event.rules has a field other * that is no rule"),
         (
-            "HSET @event.limits * 1~0~1700~9~ada",
+            r#"HSET @event.limits * {"queued_max":1,"set_ms":1700,"actor":"ada"}"#,
             "layout shared key: event.limits has a field * that is no limit: set or remove that limit",
         ),
         (
-            "HSET @event.limits * many~0~1700~3~ada",
+            r#"HSET @event.limits * {"queued_max":"many","set_ms":1700,"actor":"ada","reason":""}"#,
             "layout shared key: event.limits has a field * that is no limit: set or remove that limit",
         ),
         ("ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:* 0~-~-~-~-~1700~3~ada; SET @event.shares.summary 1~1~1700", NO_SHARE),
@@ -453,7 +453,7 @@ async fn what_is_just_right_is_not_told() {
         "LPUSH @work:2:event.errors x; SET @event.worker:a.0:event.id 12~0~1",
         "LPUSH @work:5:event.errors x",
         "HSET @event.workers b 65536~token~0",
-        "HSET @event.limits * 1~0~1700~3~ada a:* 2~0~1700~3~ada",
+        r#"HSET @event.limits * {"queued_max":1,"markers_max":null,"set_ms":1700,"actor":"ada","reason":""} a:* {"queued_max":2,"set_ms":1700,"actor":"ada","reason":"x"}"#,
         "ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:b:* 1~low~-~-~-~1700~3~ada a:* 100~-~3~2.5~1~1700~0~ * -~-~7~-~-~1700~0~; SET @event.shares.summary 2~2~1700",
         "HSET @seriatim.meta names.indexed 1 names.cursor 7",
         // Without the times, a mark may be in the list.

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use seriatim::wire::values::{
-    CronLast, CronValue, Due, EmitEntry, Emits, HeldId, Holder, Later, LaterMode, Lease,
-    LimitValue, Priority, Registration, RuleValue, ShareUsed, ShareValue,
+    CronLast, CronValue, Due, EmitEntry, Emits, HeldId, Holder, Later, LaterMode, Lease, Priority,
+    Registration, RuleValue, ShareUsed, ShareValue,
 };
 use seriatim::wire::{Attached, Tag};
 
@@ -481,60 +481,40 @@ async fn emits_that_are_scheduled() {
 async fn a_limit() {
     let redis = Redis::start();
     let control = crate::support::control(&redis.connect().await, redis.keys());
-    let by = seriatim::control::By {
-        who: "ada b",
-        why: "why not",
-    };
     let selector = "work:*".parse().expect("a selector");
-    control
-        .set_limit(by, &selector, std::num::NonZeroU64::new(7), None)
-        .await
-        .expect("set");
-    let mut conn = redis.connect().await;
-    let value: Vec<u8> = redis::cmd("HGET")
-        .arg(redis.keys().event_limits())
-        .arg("work:*")
-        .query_async(&mut conn)
-        .await
-        .expect("a value");
-    let limit = LimitValue::read(&value).expect("a limit");
-    assert_eq!(
-        (
-            limit.queued_max,
-            limit.markers_max,
-            limit.set_ms > 1_700_000_000_000
-        ),
-        (Some(7), None, true)
-    );
-    assert_eq!(
-        (&limit.who[..], &limit.why[..]),
-        (&b"ada b"[..], &b"why not"[..])
-    );
     // Emitters read all limits. So a limit has only the first 200 bytes of each text.
-    for (bytes, kept) in [(200, 200), (201, 200)] {
-        let (who, why) = ("a".repeat(bytes), "b".repeat(bytes));
-        let by = seriatim::control::By {
-            who: &who,
-            why: &why,
-        };
+    for (who, why, kept, most) in [
+        ("ada \"b\"", "why\n\u{1}/\u{e9}".to_owned(), 12, 7),
+        ("ada", "b".repeat(200), 200, 1_000_000_000_000_001),
+        ("ada", "b".repeat(201), 200, u64::MAX),
+    ] {
+        let (by, queued_max) = (
+            seriatim::control::By { who, why: &why },
+            std::num::NonZeroU64::new(most),
+        );
         control
-            .set_limit(by, &selector, std::num::NonZeroU64::new(8), None)
+            .set_limit(by, &selector, queued_max, None)
             .await
             .expect("set");
-        let value: Vec<u8> = redis::cmd("HGET")
-            .arg(redis.keys().event_limits())
-            .arg("work:*")
-            .query_async(&mut conn)
-            .await
-            .expect("a value");
-        let limit = LimitValue::read(&value).expect("a limit");
-        assert_eq!((limit.queued_max, limit.markers_max), (Some(8), None));
+        let limits = control.limits().await.expect("read");
+        let [limit] = &limits[..] else {
+            panic!("{limits:?}")
+        };
         assert_eq!(
-            (limit.who, limit.why),
             (
-                who.as_bytes()[..kept].to_vec(),
-                why.as_bytes()[..kept].to_vec()
-            )
+                limit.queued_max,
+                limit.markers_max,
+                limit.set_ms > 1_700_000_000_000
+            ),
+            (Some(most), None, true)
+        );
+        assert_eq!(
+            (
+                limit.selector.as_str(),
+                limit.actor.as_str(),
+                limit.reason.as_str()
+            ),
+            ("work:*", who, why.get(..kept).unwrap_or(&why))
         );
     }
 }

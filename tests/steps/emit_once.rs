@@ -376,7 +376,7 @@ async fn the_rights_of_the_protocol_are_enough() {
             "HSET",
             &redis.keys().event_limits(),
             "limited:*",
-            "1 0 5 0 ",
+            r#"{"queued_max":1}"#,
         ])
         .await;
     let mut client = redis::Client::open(redis.url())

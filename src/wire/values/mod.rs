@@ -11,7 +11,6 @@
 //! | pause or block, a value of `event.rules` | [`RuleValue`] | `values/rules.lua` |
 //! | cron job, a value of `events.cron` | [`CronValue`] | `values/cron.lua` |
 //! | last run of a cron job, a value of `events.cron.last` | [`CronLast`] | `values/cron.lua` |
-//! | limit of the queues, a value of `event.limits` | [`LimitValue`] | `operator/limit.lua` |
 //! | due time, a score of `objects.held`, `events.scheduled` or `events.cron.next` | [`DueTime`] | none |
 //! | share of groups, a value of `event.shares` | [`ShareValue`] | `values/shares.lua` |
 //! | events that a share has taken, a value of `event.shares.used` | [`ShareUsed`] | `values/shares.lua` |
@@ -19,10 +18,29 @@
 //! | mark, a name among the markers, and a member of `event.marks` | [`Mark`] | `values/marks.lua` |
 //! | position of a projection, a value of `event.projections` | [`Position`] | none |
 
-mod limit;
-#[cfg(feature = "worker")]
-mod worker;
+mod cron;
+mod due;
+mod emits;
+mod held_id;
+mod lease;
+mod mark;
+mod position;
+mod reason;
+mod registration;
+mod rule;
+mod share;
+mod tag;
 
-pub use limit::LimitValue;
-#[cfg(feature = "worker")]
-pub use worker::*;
+pub use cron::{CronLast, CronPlan, CronValue};
+pub use due::DueTime;
+pub use emits::{Due, EmitEntry, Emits, Later, LaterMode, SCHEDULE_EVENTS};
+pub use held_id::{HeldId, HeldIdError};
+pub(crate) use lease::host_name;
+pub use lease::{Holder, Lease, LeaseError};
+pub use mark::{MET, Mark};
+pub use position::Position;
+pub use reason::{Reason, ReasonCode};
+pub use registration::{Registration, RegistrationError};
+pub use rule::RuleValue;
+pub use share::{Priority, ShareUsed, ShareValue};
+pub use tag::{Tag, TagError};

@@ -122,16 +122,17 @@ impl Scene {
 
     /// Replaces each time of this test by `NOW`, and each id of a row of this time, too.
     fn without_times(&self, text: &str) -> String {
-        let mut words: Vec<String> = text.split(' ').map(str::to_owned).collect();
-        for word in &mut words {
-            let ms = word.split_once('-').map_or(word.as_str(), |(ms, _)| ms);
-            if ms
+        let ends = [' ', ',', ':', '}'];
+        let mut shown = String::new();
+        for part in text.split_inclusive(ends) {
+            let word = part.trim_end_matches(ends);
+            let ms = word.split_once('-').map_or(word, |(ms, _)| ms);
+            let is_now = ms
                 .parse()
-                .is_ok_and(|ms| (self.began_ms..self.began_ms + LONGEST_MS).contains(&ms))
-            {
-                "NOW".clone_into(word);
-            }
+                .is_ok_and(|ms| (self.began_ms..self.began_ms + LONGEST_MS).contains(&ms));
+            shown += if is_now { "NOW" } else { word };
+            shown += &part[word.len()..];
         }
-        words.join(" ")
+        shown
     }
 }

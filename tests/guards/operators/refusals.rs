@@ -98,7 +98,7 @@ async fn scene() -> Scene {
         ("HSET", "events.cron", &["job", "id 0 5 6 2 work:1{}1"]),
         ("XADD", "events.dead", &["1-0", "object", "b", "event", "1"]),
         ("SET", "idle:last.event.id", &["9"]),
-        ("HSET", "event.limits", &["a:*", "5 0 7 0 "]),
+        ("HSET", "event.limits", &["a:*", "{}"]),
         ("HSET", "event.rules", &["pause a:*", "5 0 0 0 0 "]),
         ("HSET", "event.shares", &["a:*", "5 - - - - 7 0 "]),
     ] {

@@ -175,28 +175,28 @@ async fn a_limit_is_set_and_removed() {
             step(Some(5), None),
             "a:*",
             LimitDone::New,
-            Some("5 0"),
+            Some(("5", "null")),
             Some("limit-set"),
         ),
         (
             step(Some(5), Some(6)),
             "b:*",
             LimitDone::TooMany(1),
-            Some("5 0"),
+            Some(("5", "null")),
             None,
         ),
         (
             step(None, Some(7)),
             "a:*",
             LimitDone::Again,
-            Some("0 7"),
+            Some(("null", "7")),
             Some("limit-set"),
         ),
         (
             LimitStep::Remove,
             "b:*",
             LimitDone::NotSet,
-            Some("0 7"),
+            Some(("null", "7")),
             None,
         ),
         (
@@ -212,7 +212,11 @@ async fn a_limit_is_set_and_removed() {
             .expect("a reply");
         assert_eq!(told, done, "{step:?} {selector}");
         rows.extend(action.map(self::action));
-        let limit = limit.map(|limit| format!("event.limits: a:* = {limit} NOW 3 adaa test"));
+        let limit = limit.map(|(queued_max, markers_max)| {
+            format!(
+                r#"event.limits: a:* = {{"queued_max":{queued_max},"markers_max":{markers_max},"set_ms":NOW,"actor":"ada","reason":"a test"}}"#
+            )
+        });
         assert_eq!(
             scene.shown().await,
             limit.into_iter().chain(rows.clone()).collect::<Vec<_>>(),

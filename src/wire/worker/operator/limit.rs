@@ -40,6 +40,10 @@ pub enum LimitDone {
     TooMany(u64),
 }
 
+fn or_null(most: Option<u64>) -> String {
+    most.map_or_else(|| "null".to_owned(), |most| most.to_string())
+}
+
 /// Sets or removes a limit. It is safe to repeat the call.
 pub async fn limit(
     conn: &mut impl ConnectionLike,
@@ -57,8 +61,8 @@ pub async fn limit(
         } => {
             cmd.arg("set")
                 .arg(selector)
-                .arg(queued_max.unwrap_or(0))
-                .arg(markers_max.unwrap_or(0))
+                .arg(or_null(queued_max))
+                .arg(or_null(markers_max))
                 .arg(limits_max);
         }
         LimitStep::Remove => drop(cmd.arg("remove").arg(selector)),
