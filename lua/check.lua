@@ -368,9 +368,9 @@ local function check_cron(subject)
     find('layout', K.events_cron, ' has a value that is no cron job: set or remove it')
   elseif tick and not value then
     find('I9', 'has a next tick, but ', K.events_cron, ' has no such job: workers will remove it')
-  elseif tick and job.is_paused then
+  elseif tick and job.paused then
     find('I9', 'is paused, but has a next tick: workers will remove that')
-  elseif job and not tick and not job.is_paused then
+  elseif job and not tick and not job.paused then
     find('I9', 'has no next tick in ', K.events_cron_next, ': it will never fire; pause it and resume it')
   end
 end

@@ -23,7 +23,7 @@
 --                        …`, a right is missing; `name`, its object belongs to another
 --                        namespace; `value`, the job is invalid.
 --                        `absent`: the entry has no job, and is removed
---             job        {name, id, since ms, plan, bytes of the event, handled ms}: a due job
+--             job        {name, id, JSON, bytes of the event, handled ms}: a due job
 --           {'denied', command}
 -- Keeps     I1, I9
 -- Cost      about 5 commands; 7 per job to fire, 3 per job returned. Reads at most 1 MiB of jobs,
@@ -69,7 +69,7 @@ local function fire(name, id, handled, handled_after, next_tick, count)
   local value = redis_call('HGET', jobs_key, name)
   local job = value and rare.cron.parse(value)
   local found, before = rare.cron.last_of(redis_call('HGET', last_key, name))
-  if not job or job.id ~= id or job.is_paused or tonumber(found) ~= tonumber(handled) then
+  if not job or job.id ~= id or job.paused or tonumber(found) ~= tonumber(handled) then
     return
   elseif count < 0 then
     return postpone(name)
@@ -106,14 +106,14 @@ for _, name in ipairs(redis_call('ZRANGE', KEYS[1], '-inf', now_ms, 'BYSCORE', '
   if not value then
     redis_call('ZREM', KEYS[1], name)
     wrong[#wrong + 1], wrong[#wrong + 2] = name, 'absent'
-  elseif job and job.is_paused then
+  elseif job and job.paused then
     -- A paused job has no ticks.
     redis_call('ZREM', KEYS[1], name)
-  elseif not job or not ids.parse(job.since) or not handled then
+  elseif not job or not handled then
     postpone(name, 'value')
   else
     bytes = bytes + #value
-    jobs[#jobs + 1] = { name, job.id, job.since, job.plan, #job.event, handled }
+    jobs[#jobs + 1] = { name, job.id, job.json, #job.event, handled }
   end
 end
 local first = redis_call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')

@@ -3,7 +3,7 @@
 use seriatim::control;
 use seriatim::wire::{self, ClaimFirst, PROMOTED_MAX};
 
-use crate::support;
+use crate::support::{self, jobs};
 use crate::world::{Case, World, case, event};
 
 const MIB: usize = 1 << 20;
@@ -80,12 +80,8 @@ async fn promote(world: &mut World, count: u64) {
 /// Stores cron jobs that are due, with events of this size.
 async fn set_jobs(world: &mut World, count: usize, bytes: usize) {
     for n in 0..count {
-        let (name, object, plan) = (
-            format!("job {n}"),
-            format!("work:{n}"),
-            r#"{"schedule":"@every 1h","zone":"UTC","missed":"all"}"#,
-        );
-        let value = format!("1 0 5 {} {} {object}{plan}", object.len(), plan.len()) + &event(bytes);
+        let name = format!("job {n}");
+        let value = jobs::value("1 0", &format!("work:{n}"), &event(bytes));
         world
             .cmd(
                 redis::cmd("HSET")

@@ -15,8 +15,9 @@
 --           reason for the action (at most 1,000 bytes, may be '')
 --           set | remove | pause | resume | run
 --           name of the job
---           of set: id, object, plan, event, next tick (ms, or `inf`), whether to run the job now
---           as well (0|1; not if nothing changes), the most jobs there may be
+--           of set: the job as JSON (values/cron.lua; `paused` and `since_ms` have no meaning),
+--           event, next tick (ms, or `inf`), whether to run the job now as well (0|1; not if
+--           nothing changes), the most jobs there may be
 --           of resume: id of the paused job, a new id, next tick
 -- Replies   {'set', 'new' | 'replaced' | 'same'}; {'removed'}; {'paused'}; {'resumed'}; {'ran'}
 --           {'not_set'}
@@ -43,7 +44,7 @@ local function write(changed, next_tick)
   redis_call('HSET', KEYS[1], name, rare.cron.text(changed))
   local _, fired = rare.cron.last_of(redis_call('HGET', last_key, name))
   redis_call('HSET', last_key, name, rare.cron.last_text(now, fired))
-  if changed.is_paused then
+  if changed.paused then
     redis_call('ZREM', next_key, name)
   else
     redis_call('ZADD', next_key, next_tick, name)
@@ -52,20 +53,21 @@ local function write(changed, next_tick)
 end
 
 if step == 'set' then
-  local new = { id = ARGV[6], since = now, object = ARGV[7], plan = ARGV[8], event = ARGV[9], is_paused = job and job.is_paused or false }
-  local next_tick, runs, jobs_max = ARGV[10], ARGV[11] == '1', tonumber(ARGV[12])
+  local new, next_tick, runs, jobs_max = cjson.decode(ARGV[6]), ARGV[8], ARGV[9] == '1', tonumber(ARGV[10])
+  new.paused, new.since_ms, new.event = job and job.paused or false, tonumber(now), ARGV[7]
   local jobs = redis_call('HLEN', KEYS[1])
   if not value and jobs >= jobs_max then
     return { 'too_many', jobs }
   end
-  local is_same = job and job.object == new.object and job.plan == new.plan and job.event == new.event
+  local has_same_ticks = job and job.schedule == new.schedule and job.zone == new.zone and job.missed == new.missed
+  local is_same = has_same_ticks and job.object == new.object and job.event == new.event
   local key, found = rare.cron.wrong_queue(new.object)
   if runs and not is_same and key then
     return { 'wrong_type', key, found }
   end
-  if not is_same and job and job.plan == new.plan and not job.is_paused then
+  if not is_same and has_same_ticks and not job.paused then
     -- Only the object or the event has changed, so ticks that are due stay due.
-    new.since = job.since
+    new.since_ms = job.since_ms
     redis_call('HSET', KEYS[1], name, rare.cron.text(new))
   elseif not is_same then
     write(new, next_tick)
@@ -90,17 +92,17 @@ elseif step == 'remove' then
 elseif not job then
   return { 'invalid' }
 elseif step == 'pause' then
-  if not job.is_paused then
-    job.is_paused = true
+  if not job.paused then
+    job.paused = true
     write(job)
     rare.actions.note('cron-pause', job.object, '', 'cron', name)
   end
   return { 'paused' }
 elseif step == 'resume' then
-  if job.id ~= ARGV[6] or not job.is_paused then
+  if job.id ~= ARGV[6] or not job.paused then
     return { 'changed' }
   end
-  job.id, job.is_paused = ARGV[7], false
+  job.id, job.paused = ARGV[7], false
   write(job, ARGV[8])
   rare.actions.note('cron-resume', job.object, '', 'cron', name)
   return { 'resumed' }

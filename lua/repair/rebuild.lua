@@ -88,11 +88,11 @@ local function mend_cron(subject)
   local job = value and rare.cron.parse(value)
   if value and not job then
     rare.mend.leave(K.events_cron .. ' has a value that is no cron job: set or remove it')
-  elseif tick and (not value or job.is_paused) then
+  elseif tick and (not value or job.paused) then
     rare.mend.step('removed', 'its next tick is removed, because ' .. (value and 'it is paused' or 'there is no such job'), function()
       redis_call('ZREM', ticks, name)
     end)
-  elseif job and not tick and not job.is_paused then
+  elseif job and not tick and not job.paused then
     rare.mend.step('cron', 'has a next tick again: a worker process computes its time', function()
       redis_call('ZADD', ticks, '0', name)
       redis_call('ZADD', P .. K.events_scheduled_wake, '0', 'wake')

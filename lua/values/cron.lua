@@ -1,29 +1,34 @@
 -- cron: the values of events.cron and events.cron.last.
 --
--- A job:  `ID PAUSED SINCE_MS OBJECT_BYTES PLAN_BYTES OBJECT PLAN EVENT`, without blanks between
---          the last three texts. ID changes with every change of the job. PLAN is JSON with the
---          schedule; only Rust reads it.
+-- A job:  JSON, a line feed, and the event. The JSON has `id`, which changes with every change of
+--          the job, `paused`, `since_ms`, `object`, and `schedule`, `zone` and `missed`, which only
+--          Rust reads
 -- Last:   `HANDLED_MS FIRED_MS`: ticks up to HANDLED_MS have fired or were skipped; the job fired
 --         last at FIRED_MS (0: never)
 
--- Parses a job; nil if it is invalid.
+-- Parses a job; nil if it is invalid. The job has two more fields: `event`, and `json`, its JSON.
 local function parse(value)
-  local id, paused, since, object_bytes, plan_bytes, at = string.match(value, '^(%S+) ([01]) (%d+) (%d+) (%d+) ()')
-  local plan_at = at and at + object_bytes
-  local event_at = at and plan_at + plan_bytes
-  if not at or event_at > #value + 1 then
+  local json, event_at = string.match(value, '^([^\n]*)\n()')
+  local is_json, job = pcall(cjson.decode, json)
+  if not is_json or type(job) ~= 'table' or type(job.id) ~= 'string' or type(job.paused) ~= 'boolean' or type(job.object) ~= 'string' then
     return nil
   end
-  return {
-    id = id, is_paused = paused == '1', since = since, object = string.sub(value, at, plan_at - 1),
-    plan = string.sub(value, plan_at, event_at - 1), event = string.sub(value, event_at),
-  }
+  local since_ms = type(job.since_ms) == 'number' and job.since_ms or -1
+  if since_ms < 0 or since_ms > ids.MAX or since_ms % 1 ~= 0 then
+    return nil
+  end
+  job.json, job.event = json, string.sub(value, event_at)
+  return job
 end
+
+-- The JSON of a job. A number that cjson prints has only 14 digits.
+local FORM = '{"id":%s,"paused":%s,"since_ms":%.0f,"object":%s,"schedule":%s,"zone":%s,"missed":%s}\n'
 
 -- Returns the value of a job.
 local function text(job)
-  local numbers = string.format('%s %d %s %d %d ', job.id, job.is_paused and 1 or 0, job.since, #job.object, #job.plan)
-  return numbers .. job.object .. job.plan .. job.event
+  local encode = cjson.encode
+  local schedule, zone, missed = encode(job.schedule), encode(job.zone), encode(job.missed)
+  return string.format(FORM, encode(job.id), encode(job.paused), job.since_ms, encode(job.object), schedule, zone, missed) .. job.event
 end
 
 -- Returns HANDLED_MS and FIRED_MS of a value of events.cron.last, as texts; '0' if the value is

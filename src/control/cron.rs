@@ -12,7 +12,7 @@ use crate::escape;
 use crate::event::{EVENT_BYTES_MAX, IntoEvent, ScheduleKey};
 use crate::keys::Keys;
 use crate::wire::operator::{self, By, CronQuery, CronReply, CronStep};
-use crate::wire::values::{CronLast, CronPlan, CronValue, DueTime};
+use crate::wire::values::{CronLast, CronValue, DueTime};
 
 pub use crate::wire::operator::CronDone;
 
@@ -172,12 +172,18 @@ impl Control {
         let mut conn = self.connection();
         let now_ms = reply::now_ms(&mut conn).await?;
         let next_ms = first_tick(&job.schedule, now_ms, now_ms)?;
-        let (id, plan) = (new_id(), CronPlan::new(&job.schedule, job.missed).text());
+        let value = CronValue {
+            id: new_id(),
+            is_paused: false,
+            since_ms: now_ms,
+            object: object.as_str().to_owned(),
+            schedule: job.schedule.as_str().to_owned(),
+            zone: job.schedule.zone().to_owned(),
+            missed: job.missed,
+            event: event.into(),
+        };
         let step = CronStep::Set {
-            id: &id,
-            object: object.as_str(),
-            plan: &plan,
-            event: &event,
+            job: &value,
             next_ms: Some(next_ms),
             now: job.now,
             jobs_max: JOBS_MAX,
@@ -243,17 +249,11 @@ impl Control {
             let Some(job) = jobs.into_iter().next() else {
                 return Ok(CronDone::NotSet);
             };
-            let value = CronValue::read(&job.value);
-            let plan = value
-                .as_ref()
-                .and_then(|value| CronPlan::read(&value.plan).ok());
-            let Some((value, plan)) = value.zip(plan) else {
-                return Err(invalid(&name));
-            };
+            let value = CronValue::read(&job.value).ok_or_else(|| invalid(&name))?;
             if !value.is_paused {
                 return Ok(CronDone::Changed);
             }
-            let schedule = plan.schedule().map_err(ControlError::Cron)?;
+            let schedule = value.schedule().map_err(ControlError::Cron)?;
             let next_ms = Some(first_tick(&schedule, now_ms, value.since_ms)?);
             let step = CronStep::Resume {
                 id: &value.id,
@@ -387,11 +387,11 @@ pub(super) async fn ahead<C: ConnectionLike>(
 }
 
 /// Returns the reason why a job does not fire, and the remedy.
-fn problem(plan: &CronPlan, found: &CronReply, value: &CronValue, now_ms: u64) -> Option<String> {
+fn problem(value: &CronValue, found: &CronReply, now_ms: u64) -> Option<String> {
     if value.is_paused {
         return None;
     }
-    let next = plan
+    let next = value
         .schedule()
         .and_then(|schedule| schedule.next_after(now_ms, value.since_ms));
     match next {
@@ -410,17 +410,17 @@ fn job(found: CronReply, now_ms: u64) -> CronJob {
     );
     let read = || {
         let value = CronValue::read(&found.value)?;
-        let plan = CronPlan::read(&value.plan).ok()?;
-        let event_bytes = value.event_bytes(found.value_bytes);
+        let event_at = (found.value.len() - value.event.len()) as u64;
+        let event_bytes = found.value_bytes.saturating_sub(event_at);
         let last = CronLast::read(&found.last);
         Some(CronDetail {
-            problem: problem(&plan, &found, &value, now_ms),
-            schedule: plan.schedule,
-            zone: plan.zone,
-            object: String::from_utf8_lossy(&value.object).into_owned(),
-            object_escaped: escape::differing(&value.object),
+            problem: problem(&value, &found, now_ms),
+            schedule: value.schedule,
+            zone: value.zone,
+            object_escaped: escape::differing(value.object.as_bytes()),
+            object: value.object,
             event: RowEvent::if_whole(value.event, Some(event_bytes)),
-            missed: plan.missed,
+            missed: value.missed,
             paused: value.is_paused,
             next_ms: found
                 .next

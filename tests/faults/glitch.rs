@@ -8,10 +8,10 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use seriatim::control::cron::{CronDone, CronDraft};
 use seriatim::control::{By, Verdict};
-use seriatim::cron::CronSchedule;
+use seriatim::cron::{CronSchedule, Missed};
 use seriatim::event::Json;
 use seriatim::keys::Keys;
-use seriatim::wire::values::{CronLast, CronPlan};
+use seriatim::wire::values::{CronLast, CronValue};
 use seriatim::wire::{self, Sweep};
 
 use crate::support::clock::Clock;
@@ -19,7 +19,7 @@ use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
 use crate::support::sweep::LOOK;
-use crate::support::{Redis, control, until};
+use crate::support::{Redis, control, jobs, until};
 
 const BY: By<'static> = By {
     who: "ada",
@@ -111,14 +111,13 @@ async fn sweep(conn: &mut MultiplexedConnection, keys: &Keys) -> bool {
 
 /// Sets jobs whose ticks are handled up to this time, with the next tick a second later.
 async fn put_jobs(console: &Console, names: impl IntoIterator<Item = String>, handled_ms: u64) {
-    let plan = CronPlan::new(
-        &CronSchedule::new("@every 1s", None).expect("a schedule"),
-        Default::default(),
-    )
-    .text();
-    let plan = String::from_utf8(plan).expect("UTF-8");
+    let job = CronValue {
+        schedule: "@every 1s".to_owned(),
+        missed: Missed::Once,
+        ..jobs::job("id 0", "o:1", "1")
+    };
+    let value = jobs::text(&job);
     for name in names {
-        let value = format!("id 0 1 3 {} o:1{plan}1", plan.len());
         let _: u64 = console
             .run(&["HSET", &console.keys.events_cron(), &name, &value])
             .await;

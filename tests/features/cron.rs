@@ -7,7 +7,7 @@ use seriatim::control::cron::{CronDone, CronDraft};
 use seriatim::control::{By, Control, ControlError};
 use seriatim::cron::{CronSchedule, Missed};
 use seriatim::event::Json;
-use seriatim::wire::values::CronLast;
+use seriatim::wire::values::{CronLast, CronValue};
 use seriatim::wire::{self, DueJob, Ticks};
 
 use crate::support::clock::Clock;
@@ -15,7 +15,7 @@ use crate::support::console::{Console, PATIENCE};
 use crate::support::process::{Process, sent_to};
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
-use crate::support::{Redis, control, until};
+use crate::support::{Redis, control, jobs, until};
 
 const BY: By<'static> = By {
     who: "ada",
@@ -349,10 +349,10 @@ async fn set_back(console: &Console, name: &str, ms: u64) {
         ])
         .await;
     let value: String = console.run(&["HGET", &keys.events_cron(), name]).await;
-    let mut parts: Vec<String> = value.splitn(4, ' ').map(str::to_owned).collect();
-    parts[2] = since.to_string();
+    let mut job = CronValue::read(value.as_bytes()).expect("a job");
+    job.since_ms = since;
     let _: () = console
-        .run(&["HSET", &keys.events_cron(), name, &parts.join(" ")])
+        .run(&["HSET", &keys.events_cron(), name, &jobs::text(&job)])
         .await;
 }
 
@@ -593,7 +593,7 @@ async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
             "HSET",
             &keys.events_cron(),
             "newer",
-            "id 0 5 7 2 newer:1{}1",
+            "{\"id\":\"id\",\"paused\":false,\"since_ms\":5,\"object\":\"newer:1\"}\n1",
         ])
         .await;
     let _: () = console
@@ -603,7 +603,7 @@ async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
             "odd",
             "odd",
             "old",
-            "id 0 99999999999999999999 5 2 old:1{}1",
+            &jobs::value("id 0", "old:1", "1").replace(":5,", ":99999999999999999999,"),
         ])
         .await;
     let _: () = console
@@ -683,11 +683,8 @@ async fn a_job_whose_ticks_cannot_be_computed_is_tried_again_and_shown() {
         control_of(&redis).await,
         Recorder::new(),
     );
-    let (keys, plan) = (
-        redis.keys(),
-        r#"{"schedule":"0 3 * * *","zone":"Mars/Base","missed":"once"}"#,
-    );
-    let job = format!("id 0 1 3 {} o:1{plan}1", plan.len());
+    let keys = redis.keys();
+    let job = jobs::value("id 0", "o:1", "1").replace("UTC", "Mars/Base");
     let _: u64 = console
         .run(&["HSET", &keys.events_cron(), "lost", &job])
         .await;

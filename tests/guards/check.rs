@@ -9,7 +9,7 @@ use seriatim::control::Control;
 
 use super::state::State;
 use super::support::Redis;
-use crate::support::control;
+use crate::support::{control, jobs};
 
 /// Returns the findings, without the namespace.
 pub(super) async fn told(state: &mut State) -> Vec<String> {
@@ -249,9 +249,9 @@ async fn a_cron_job_that_is_not_paused_has_a_next_tick() {
             &[
                 &jobs,
                 "good",
-                "1 0 5 3 2 x:1{}1",
+                &jobs::value("1 0", "x:1", "1"),
                 "paused",
-                "1 1 5 3 2 x:1{}1",
+                &jobs::value("1 1", "x:1", "1"),
             ],
         )
         .await;

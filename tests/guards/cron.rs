@@ -5,32 +5,40 @@ use std::time::Duration;
 use seriatim::control::By;
 use seriatim::keys::Keys;
 use seriatim::wire::operator::{self, CronDone, CronStep};
+use seriatim::wire::values::CronValue;
 use seriatim::wire::{self, DueJob, ScriptError, Ticks};
 
 use crate::state::State;
-use crate::support::Redis;
+use crate::support::{Redis, jobs};
 
 async fn state_of(redis: &Redis, keys: &Keys) -> State {
     State::new(redis.connect().await, keys.clone())
 }
 
-/// Stores a job with the event `1` and the plan `{}`. Its next tick has this score.
+/// Returns a job as a call of the script returns it.
+fn due(name: &str, job: &CronValue, handled_ms: u64) -> DueJob {
+    DueJob {
+        name: name.into(),
+        id: job.id.clone().into(),
+        json: job.json().into(),
+        event_bytes: job.event.len(),
+        handled_ms,
+    }
+}
+
+/// Stores a job with the event `1`. Its next tick has this score.
 async fn set(state: &mut State, name: &str, object: &str, next: &str) -> DueJob {
-    let value = format!("id 0 5 {} 2 {object}{{}}1", object.len());
+    let job = jobs::job("id 0", object, "1");
     state
-        .run("HSET", &[&state.keys.events_cron(), name, &value])
+        .run(
+            "HSET",
+            &[&state.keys.events_cron(), name, &jobs::text(&job)],
+        )
         .await;
     state
         .run("ZADD", &[&state.keys.events_cron_next(), next, name])
         .await;
-    DueJob {
-        name: name.into(),
-        id: "id".into(),
-        since_ms: 5,
-        plan: "{}".into(),
-        event_bytes: 1,
-        handled_ms: 0,
-    }
+    due(name, &job, 0)
 }
 
 /// Makes a call whose ticks queue the event of the job `events` times.
@@ -234,8 +242,8 @@ async fn a_call_reads_1_mib_of_jobs() {
         ((1 << 19) - 1, &["a", "b", "c"][..]),
         (1 << 19, &["a", "b"]),
     ] {
-        for (name, next, bytes) in [("a", "1", bytes), ("b", "2", 1 << 19), ("c", "3", 100)] {
-            let value = "id 0 5 6 2 work:1{}";
+        for (name, next, bytes) in [("a", "1", bytes), ("b", "2", 1 << 19), ("c", "3", 1000)] {
+            let value = jobs::value("id 0", "work:1", "");
             let value = format!("{value}{}", "1".repeat(bytes - value.len()));
             state
                 .run("HSET", &[&keys.events_cron(), name, &value])
@@ -327,7 +335,7 @@ async fn a_job_that_has_changed_is_not_resumed() {
         who: "ada",
         why: "a test",
     };
-    let job = |text: &str| format!("{text} 5 6 2 work:1{{}}1");
+    let job = |head: &str| jobs::value(head, "work:1", "1");
     for (before, done, after, next) in [
         ("id 0", CronDone::Changed, "id 0", None),
         ("other 1", CronDone::Changed, "other 1", None),
@@ -364,7 +372,7 @@ async fn a_job_fires_only_as_the_caller_has_read_it() {
     let redis = Redis::start();
     let keys = redis.keys().clone();
     let (mut state, console) = (state_of(&redis, &keys).await, redis.console().await);
-    let job = |text: &str| format!("{text} 5 6 2 work:1{{}}1");
+    let job = |head: &str| jobs::value(head, "work:1", "1");
     for (text, handled, events, fires) in [
         ("id 0", Some("0 3"), Some(1), true),
         ("id 0", Some("0 3"), Some(2), true),
@@ -376,8 +384,13 @@ async fn a_job_fires_only_as_the_caller_has_read_it() {
         ("odd", Some("0 3"), Some(1), false),
     ] {
         state.run("FLUSHDB", &[]).await;
+        let value = if text == "odd" {
+            text.to_owned()
+        } else {
+            job(text)
+        };
         state
-            .run("HSET", &[&keys.events_cron(), "job", &job(text)])
+            .run("HSET", &[&keys.events_cron(), "job", &value])
             .await;
         state
             .run("ZADD", &[&keys.events_cron_next(), "99999999999990", "job"])
@@ -387,16 +400,8 @@ async fn a_job_fires_only_as_the_caller_has_read_it() {
                 .run("HSET", &[&keys.events_cron_last(), "job", handled])
                 .await;
         }
-        let due = DueJob {
-            name: "job".into(),
-            id: "id".into(),
-            since_ms: 5,
-            plan: "{}".into(),
-            event_bytes: 1,
-            handled_ms: 0,
-        };
         let tick = Ticks {
-            job: due,
+            job: due("job", &jobs::job("id 0", "work:1", "1"), 0),
             handled_ms: 7,
             next_ms: Some(99_999_999_999_999),
             events,
@@ -494,17 +499,22 @@ async fn a_call_returns_jobs_that_are_due() {
     let redis = Redis::start();
     let keys = redis.keys().clone();
     let mut state = state_of(&redis, &keys).await;
+    let (good, empty) = (
+        jobs::job("id 0", "work:1", "1"),
+        jobs::job("other 0", "work:2", ""),
+    );
+    let (good_text, no_feed) = (jobs::text(&good), good.json());
     for (at, (name, value, handled)) in (1..).zip([
-        ("good", "id 0 5 6 2 work:1{}1", Some("7 8")),
-        ("empty", "other 0 6 6 2 work:2{}", None),
-        ("paused", "id 1 5 6 2 work:1{}1", None),
-        ("short", "id 0 5 6 2 work:1{", None),
-        ("since", &format!("id 0 {NO_ID} 6 2 work:1{{}}1"), None),
+        ("good", &good_text, Some("7 8")),
+        ("empty", &jobs::text(&empty), None),
+        ("paused", &jobs::value("id 1", "work:1", "1"), None),
+        ("short", &no_feed, None),
         (
-            "handled",
-            "id 0 5 6 2 work:1{}1",
-            Some(&*format!("{NO_ID} 8")),
+            "since",
+            &good_text.replace(":5,", &format!(":{NO_ID},")),
+            None,
         ),
+        ("handled", &good_text, Some(&*format!("{NO_ID} 8"))),
     ]) {
         state.run("HSET", &[&keys.events_cron(), name, value]).await;
         state
@@ -522,24 +532,7 @@ async fn a_call_returns_jobs_that_are_due() {
     let reply = wire::cron(&mut state.conn, &keys, &[])
         .await
         .expect("a reply");
-    let good = DueJob {
-        name: "good".into(),
-        id: "id".into(),
-        since_ms: 5,
-        plan: "{}".into(),
-        event_bytes: 1,
-        handled_ms: 7,
-    };
-    let (name, id) = ("empty".into(), "other".into());
-    let empty = DueJob {
-        name,
-        id,
-        since_ms: 6,
-        event_bytes: 0,
-        handled_ms: 0,
-        ..good.clone()
-    };
-    assert_eq!(reply.due, [good, empty]);
+    assert_eq!(reply.due, [due("good", &good, 7), due("empty", &empty, 0)]);
     let wrong = [
         ("short", "value"),
         ("since", "value"),

@@ -15,7 +15,11 @@ async fn ticks_fire_65_s_after_a_sweep() {
     state
         .run(
             "HSET",
-            &[&keys.events_cron(), "tick", "id 0 5 6 2 work:1{}1"],
+            &[
+                &keys.events_cron(),
+                "tick",
+                &crate::support::jobs::value("id 0", "work:1", "1"),
+            ],
         )
         .await;
     state

@@ -8,7 +8,7 @@ use seriatim::wire::values::{
 };
 use seriatim::wire::{Attached, Tag};
 
-use crate::support::Redis;
+use crate::support::{Redis, jobs};
 use crate::{LEASE, attach};
 
 /// Returns the text of a module. As for the scripts themselves, `SERIATIM_LUA_DIR` may name a
@@ -760,57 +760,37 @@ async fn the_events_that_a_share_has_taken() {
 #[tokio::test]
 async fn a_cron_job_and_its_last_run() {
     let redis = Redis::start();
-    for text in [
-        "a-1 0 5 3 2 o:1{}[1] 2",
-        "x 1 0 0 0 ",
-        "y 0 1700000000000 4 2 a bc{}\"é\"",
-    ] {
-        let (id, paused, since, object, plan, event, again): (
-            String,
-            u8,
-            u64,
-            String,
-            String,
-            String,
-            String,
-        ) = lua!(
-            redis,
-            ["cron"],
-            "local job = rare.cron.parse(ARGV[1])\nreturn { job.id, job.is_paused and 1 or 0, job.since, job.object, job.plan, job.event, \
-             rare.cron.text(job) }",
-            text
-        );
-        let value = CronValue {
-            id,
-            is_paused: paused == 1,
-            since_ms: since,
-            object: object.into(),
-            plan: plan.into(),
-            event: event.into(),
-        };
-        assert_eq!(
-            (CronValue::read(text.as_bytes()), &again[..]),
-            (Some(value.clone()), text)
-        );
-        assert_eq!(value.text(), text.as_bytes());
+    let read = async |value: &str| -> Option<String> {
+        lua!(redis, ["ids" "cron"], "local job = rare.cron.parse(ARGV[1])\nreturn job and rare.cron.text(job)", value)
+    };
+    let mut job = jobs::job("a-1 1", "o \"1\"\u{e9}", "[1]\n\"\u{e9}\"");
+    for since_ms in [0, 1_767_225_600_001, 9_007_199_254_740_991] {
+        job.since_ms = since_ms;
+        let text = jobs::text(&job);
+        assert_eq!(read(&text).await.as_ref(), Some(&text));
+        assert_eq!(CronValue::read(text.as_bytes()).as_ref(), Some(&job));
     }
+    let text = jobs::value("a 0", "o:1", "1");
+    let json = text.split('\n').next().expect("JSON");
     for text in [
         "",
-        "a 2 5 0 0 ",
-        "a 0 5 3 0 ob",
-        "a 0 5 3 2 o:1{",
-        "a 0 x 0 0 ",
-        " 0 5 0 0 ",
+        "odd",
+        "{}\n1",
+        "[]\n1",
+        "5\n1",
+        json,
+        &json[1..],
+        &text.replace(":false", ":null"),
+        &text.replace(r#""a""#, "1"),
+        &text.replace(r#""o:1""#, "null"),
+        &text.replace(":5", ":-5"),
+        &text.replace(":5", ":5.5"),
+        &text.replace(":5", ":99999999999999999999"),
+        &text.replace(":5", r#":"5""#),
     ] {
-        let read: bool = lua!(
-            redis,
-            ["cron"],
-            "return rare.cron.parse(ARGV[1]) and 1 or 0",
-            text
-        );
         assert_eq!(
-            (read, CronValue::read(text.as_bytes())),
-            (false, None),
+            (read(text).await, CronValue::read(text.as_bytes())),
+            (None, None),
             "{text:?}"
         );
     }

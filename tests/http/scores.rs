@@ -6,7 +6,7 @@ use redis::cmd;
 
 use crate::dashboard::rig::{Dash, USERS, path, reply, token, users};
 use crate::serving::Serving;
-use crate::support::Redis;
+use crate::support::{Redis, jobs};
 
 /// Makes an object for each score of `objects.held` with a meaning of its own, schedules that are due at
 /// once, and a cron job that has never fired and has no next tick.
@@ -45,11 +45,11 @@ async fn fill(redis: &Redis) {
         .arg(keys.events_scheduled())
         .arg(0)
         .arg("work:once\nk");
-    let plan = r#"{"schedule":"0 0 30 2 *","zone":"UTC","missed":"once"}"#;
+    let job = jobs::value("id 0", "work:1", "1").replace("@every 1h", "0 0 30 2 *");
     pipe.cmd("HSET")
         .arg(keys.events_cron())
         .arg("never")
-        .arg(format!("id 0 1 6 {} work:1{plan}1", plan.len()));
+        .arg(job);
     pipe.cmd("ZADD")
         .arg(keys.events_cron_next())
         .arg("inf")

@@ -5,6 +5,8 @@ pub mod answering;
 pub mod clock;
 pub mod console;
 #[cfg(feature = "worker")]
+pub mod jobs;
+#[cfg(feature = "worker")]
 pub mod process;
 pub mod program;
 pub mod proxy;

@@ -31,7 +31,7 @@ mod rule;
 mod share;
 mod tag;
 
-pub use cron::{CronLast, CronPlan, CronValue};
+pub use cron::{CronLast, CronValue};
 pub use due::DueTime;
 pub use emits::{Due, EmitEntry, Emits, Later, LaterMode, SCHEDULE_EVENTS};
 pub use held_id::{HeldId, HeldIdError};

@@ -20,11 +20,8 @@ pub struct DueJob {
     pub name: Vec<u8>,
     /// The job's id, which changes when the job is set differently or resumed.
     pub id: Vec<u8>,
-    /// The time from which the job's intervals count, in ms since the epoch: the time at which the
-    /// schedule was set.
-    pub since_ms: u64,
-    /// The job's schedule, as JSON.
-    pub plan: Vec<u8>,
+    /// The job without its event, as JSON: a [`CronValue`](crate::wire::values::CronValue).
+    pub json: Vec<u8>,
     /// The size of the job's event in bytes.
     pub event_bytes: usize,
     /// The time up to which the job's ticks are handled (fired or skipped), in ms since the epoch.
@@ -104,13 +101,12 @@ pub async fn cron(
     let mut due = Vec::with_capacity(reply.len());
     while reply.len() > 0 {
         let mut job = reply.array()?;
-        let (name, id, since_ms, plan) = (job.bytes()?, job.bytes()?, job.number()?, job.bytes()?);
+        let (name, id, json) = (job.bytes()?, job.bytes()?, job.bytes()?);
         let event_bytes = usize::try_from(job.count()?).unwrap_or(usize::MAX);
         due.push(DueJob {
             name,
             id,
-            since_ms,
-            plan,
+            json,
             event_bytes,
             handled_ms: job.number()?,
         });

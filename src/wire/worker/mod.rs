@@ -30,7 +30,7 @@ mod renew;
 mod sent;
 mod suspects;
 
-pub use super::values::{CronPlan, Emits, Tag, TagError};
+pub use super::values::{Emits, Tag, TagError};
 pub use adopt::{Adopted, Sweep, adopt};
 pub(crate) use advance::pop_and_advance;
 pub use advance::{

@@ -15,7 +15,8 @@ use crate::cron::{CronError, CronSchedule, Missed};
 use crate::escape;
 use crate::failpoints::around;
 use crate::keys::Keys;
-use crate::wire::{self, CronPlan, DueJob, Fired, ScriptError, Ticks};
+use crate::wire::values::CronValue;
+use crate::wire::{self, DueJob, Fired, ScriptError, Ticks};
 use crate::worker::times::growing_wait::jitter;
 use crate::worker::watch::logged;
 
@@ -81,14 +82,12 @@ fn to_fire(fired: &Fired) -> Vec<Ticks> {
 }
 
 fn ticks_of(job: &DueJob, now_ms: u64) -> Ticks {
-    let read = CronPlan::read(&job.plan).map_err(|error| error.to_string());
-    let schedule = read.and_then(|plan| {
-        plan.schedule()
-            .map(|schedule| (schedule, plan.missed))
+    let read = CronValue::of_json(&job.json).map_err(|error| error.to_string());
+    let ticks = read.and_then(|value| {
+        value
+            .schedule()
+            .and_then(|schedule| due_ticks(job, now_ms, value.since_ms, &schedule, value.missed))
             .map_err(|error| error.to_string())
-    });
-    let ticks = schedule.and_then(|(schedule, missed)| {
-        due_ticks(job, now_ms, &schedule, missed).map_err(|error| error.to_string())
     });
     match ticks {
         Ok(ticks) => ticks,
@@ -109,10 +108,10 @@ fn ticks_of(job: &DueJob, now_ms: u64) -> Ticks {
 fn due_ticks(
     job: &DueJob,
     now_ms: u64,
+    since: u64,
     schedule: &CronSchedule,
     missed: Missed,
 ) -> Result<Ticks, CronError> {
-    let since = job.since_ms;
     // If Redis has lost the time of the last run, ticks count from the time at which the schedule
     // was set.
     let handled = job.handled_ms.max(since);
@@ -175,8 +174,7 @@ mod tests {
         DueJob {
             name: b"n".to_vec(),
             id: b"1".to_vec(),
-            since_ms: 0,
-            plan: Vec::new(),
+            json: Vec::new(),
             event_bytes,
             handled_ms,
         }
@@ -184,7 +182,7 @@ mod tests {
 
     fn fired(schedule: &str, missed: Missed, handled_ms: u64, event_bytes: usize) -> (usize, u64) {
         let schedule = CronSchedule::new(schedule, None).expect("a schedule");
-        let ticks = due_ticks(&job(handled_ms, event_bytes), NOW, &schedule, missed);
+        let ticks = due_ticks(&job(handled_ms, event_bytes), NOW, 0, &schedule, missed);
         let ticks = ticks.expect("ticks");
         assert_eq!(Ok(ticks.next_ms), schedule.next_after(ticks.handled_ms, 0));
         (ticks.events.expect("a schedule"), ticks.handled_ms)
@@ -258,13 +256,9 @@ mod tests {
 
     #[test]
     fn a_call_queues_few_large_events() {
-        let plan = CronPlan::new(
-            &CronSchedule::new("@hourly", None).expect("a schedule"),
-            Missed::Once,
-        )
-        .text();
+        let json = r#"{"id":"1","paused":false,"since_ms":0,"object":"o","schedule":"@hourly","zone":"UTC","missed":"once"}"#;
         let due = [10, 600_000, 600_000].map(|event_bytes| DueJob {
-            plan: plan.clone(),
+            json: json.into(),
             ..job(0, event_bytes)
         });
         let fired = Fired {
@@ -278,7 +272,7 @@ mod tests {
         assert_eq!(to_fire(&fired).len(), 2);
         let wrong = Fired {
             due: vec![DueJob {
-                plan: b"{}".to_vec(),
+                json: b"{}".to_vec(),
                 ..job(0, 10)
             }],
             ..fired

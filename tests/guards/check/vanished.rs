@@ -53,7 +53,7 @@ async fn a_subject_that_has_disappeared_gives_no_finding() {
     for kind in ["name", "worker", "object", "group", "schedule", "cron"] {
         broken_by(
             &mut state,
-            "HSET @x:events.scheduled k {}; HSET @events.cron job 1~0~5~3~2~x:1{}1",
+            "HSET @x:events.scheduled k {}; HSET @events.cron job {\"id\":\"1\",\"paused\":false,\"since_ms\":5,\"object\":\"x:1\"}\n1",
         )
         .await;
         state

@@ -3,37 +3,49 @@
 use seriatim::keys::Keys;
 use seriatim::wire::ScriptError;
 use seriatim::wire::operator::{self, CronDone, CronQuery, CronReply, CronStep};
+use seriatim::wire::values::CronValue;
 
 use super::{BY, Scene};
+use crate::support::jobs;
 
 const RESUME: CronStep<'static> = CronStep::Resume {
     id: "id",
     new_id: "new",
     next_ms: Some(9),
 };
-/// The job of the tests, and the job with another object, event or plan.
-const SAME: [&str; 3] = ["work:1", "{}", "1"];
+/// Object, schedule and event of the job of the tests.
+const SAME: [&str; 3] = ["work:1", "@every 1h", "1"];
 
-fn set<'a>([object, plan, event]: [&'a str; 3], now: bool) -> CronStep<'a> {
-    let (plan, event) = (plan.as_bytes(), event.as_bytes());
-    CronStep::Set {
-        id: "new",
-        object,
-        plan,
-        event,
-        next_ms: Some(9),
-        now,
-        jobs_max: 1,
+/// Returns a job. `head`: as for [`jobs::job`].
+fn with(head: &str, [object, schedule, event]: [&str; 3]) -> CronValue {
+    CronValue {
+        schedule: schedule.to_owned(),
+        ..jobs::job(head, object, event)
     }
 }
 
-/// Builds a state with one job, whose value begins with these words. It has fired at 3, and its
-/// ticks up to 7 are handled.
+/// Returns the value of a job whose schedule is set now.
+fn set_now(head: &str, parts: [&str; 3]) -> String {
+    jobs::text(&with(head, parts)).replace(r#""since_ms":5"#, r#""since_ms":NOW"#)
+}
+
+async fn set(scene: &mut Scene, parts: [&str; 3], now: bool) -> Result<CronDone, ScriptError> {
+    let step = CronStep::Set {
+        job: &with("new 0", parts),
+        next_ms: Some(9),
+        now,
+        jobs_max: 1,
+    };
+    change(scene, step).await
+}
+
+/// Builds a state with one job, which has this value. It has fired at 3, and its ticks up to 7 are
+/// handled.
 async fn scene(job: &str) -> Scene {
     let mut scene = Scene::new().await;
     scene.put("HSET", "events.cron", &["job", job]).await;
     scene.put("HSET", "events.cron.last", &["job", "7 3"]).await;
-    if !job.starts_with("id 1") {
+    if !job.contains(r#""paused":true"#) {
         scene.put("ZADD", "events.cron.next", &["8", "job"]).await;
     }
     scene
@@ -73,11 +85,11 @@ async fn a_new_job_is_set() {
     for now in [false, true] {
         let mut scene = Scene::new().await;
         assert_eq!(
-            change(&mut scene, set(SAME, now)).await.expect("a reply"),
+            set(&mut scene, SAME, now).await.expect("a reply"),
             CronDone::New
         );
         let mut expected = job(
-            "new 0 NOW 6 2 work:1{}1",
+            &set_now("new 0", SAME),
             if now { "NOW NOW" } else { "NOW 0" },
             Some(9),
         );
@@ -101,55 +113,45 @@ async fn a_new_job_is_set() {
 /// paused job, counts them as handled.
 #[tokio::test]
 async fn another_job_of_the_name_replaces_it() {
-    let (to_object, to_event, to_plan) = (
-        ["work:2", "{}", "1"],
-        ["work:1", "{}", "2"],
-        ["work:1", "{ }", "1"],
+    let (to_object, to_event) = (["work:2", SAME[1], "1"], ["work:1", SAME[1], "2"]);
+    let to_schedule = ["work:1", "@daily", "1"];
+    let (on, off) = (
+        &*jobs::value("id 0", "work:1", "1"),
+        &*jobs::value("id 1", "work:1", "1"),
+    );
+    let stays = |parts| jobs::text(&with("new 0", parts));
+    let (zone, missed) = (
+        on.replace("UTC", "Europe/Berlin"),
+        on.replace(r#""all""#, r#""once""#),
     );
     for (before, to, value, last, next) in [
+        (on, to_object, stays(to_object), "7 3", Some(8)),
+        (on, to_event, stays(to_event), "7 3", Some(8)),
         (
-            "id 0 5 6 2 work:1{}1",
-            to_object,
-            "new 0 5 6 2 work:2{}1",
-            "7 3",
-            Some(8),
-        ),
-        (
-            "id 0 5 6 2 work:1{}1",
-            to_event,
-            "new 0 5 6 2 work:1{}2",
-            "7 3",
-            Some(8),
-        ),
-        (
-            "id 0 5 6 2 work:1{}1",
-            to_plan,
-            "new 0 NOW 6 3 work:1{ }1",
+            on,
+            to_schedule,
+            set_now("new 0", to_schedule),
             "NOW 3",
             Some(9),
         ),
+        (off, to_object, set_now("new 1", to_object), "NOW 3", None),
         (
-            "id 1 5 6 2 work:1{}1",
-            to_object,
-            "new 1 NOW 6 2 work:2{}1",
+            off,
+            to_schedule,
+            set_now("new 1", to_schedule),
             "NOW 3",
             None,
         ),
-        (
-            "id 1 5 6 2 work:1{}1",
-            to_plan,
-            "new 1 NOW 6 3 work:1{ }1",
-            "NOW 3",
-            None,
-        ),
+        (&zone, SAME, set_now("new 0", SAME), "NOW 3", Some(9)),
+        (&missed, SAME, set_now("new 0", SAME), "NOW 3", Some(9)),
         // An invalid job can be replaced.
-        ("odd", SAME, "new 0 NOW 6 2 work:1{}1", "NOW 3", Some(9)),
+        ("odd", SAME, set_now("new 0", SAME), "NOW 3", Some(9)),
     ] {
         let object = to[0];
         for now in [false, true] {
             let mut scene = scene(before).await;
             assert_eq!(
-                change(&mut scene, set(to, now)).await.expect("a reply"),
+                set(&mut scene, to, now).await.expect("a reply"),
                 CronDone::Replaced,
                 "{before} {to:?}"
             );
@@ -159,7 +161,7 @@ async fn another_job_of_the_name_replaces_it() {
             } else {
                 last.to_owned()
             };
-            let mut expected = job(value, &last, next);
+            let mut expected = job(&value, &last, next);
             expected.extend((next == Some(9)).then(|| WAKE.to_owned()));
             if now {
                 let [marker, event] = queued(object, to[2]);
@@ -181,12 +183,12 @@ async fn another_job_of_the_name_replaces_it() {
 #[tokio::test]
 async fn the_same_job_changes_nothing() {
     for paused in ["id 0", "id 1"] {
-        let mut scene = scene(&format!("{paused} 5 6 2 work:1{{}}1")).await;
+        let mut scene = scene(&jobs::value(paused, "work:1", "1")).await;
         scene.put("SET", "work:1:events", &["wrong"]).await;
         let before = scene.shown().await;
         for now in [false, true] {
             assert_eq!(
-                change(&mut scene, set(SAME, now)).await.expect("a reply"),
+                set(&mut scene, SAME, now).await.expect("a reply"),
                 CronDone::Same
             );
             assert_eq!(scene.shown().await, before, "{paused} now: {now}");
@@ -198,13 +200,11 @@ async fn the_same_job_changes_nothing() {
 /// changes.
 #[tokio::test]
 async fn a_job_that_cannot_be_queued_is_not_set() {
-    let mut scene = scene("id 0 5 6 2 work:1{}1").await;
+    let mut scene = scene(&jobs::value("id 0", "work:1", "1")).await;
     scene.put("SET", "work:2:events", &["wrong"]).await;
     let before = scene.shown().await;
-    for to in [["work:2", "{}", "1"], ["work:2", "{ }", "1"]] {
-        let refused = change(&mut scene, set(to, true))
-            .await
-            .expect_err("a wrong type");
+    for to in [["work:2", SAME[1], "1"], ["work:2", "@daily", "1"]] {
+        let refused = set(&mut scene, to, true).await.expect_err("a wrong type");
         assert!(
             matches!(&refused, ScriptError::WrongType { key, .. } if key == "work:2:events"),
             "{refused}"
@@ -212,26 +212,26 @@ async fn a_job_that_cannot_be_queued_is_not_set() {
         assert_eq!(scene.shown().await, before);
     }
     assert_eq!(
-        change(&mut scene, set(["work:2", "{}", "1"], false))
+        set(&mut scene, ["work:2", SAME[1], "1"], false)
             .await
             .expect("a reply"),
         CronDone::Replaced
     );
     assert_eq!(
         scene.items("events.cron").await,
-        ["job = new 0 5 6 2 work:2{}1"]
+        [format!("job = {}", jobs::value("new 0", "work:2", "1"))]
     );
 }
 
 /// There are so many jobs at most. A job that exists can be replaced even then.
 #[tokio::test]
 async fn there_are_so_many_jobs() {
-    for other in ["id 0 5 6 2 work:1{}1", "odd"] {
+    for other in [&*jobs::value("id 0", "work:1", "1"), "odd"] {
         let mut scene = Scene::new().await;
         scene.put("HSET", "events.cron", &["other", other]).await;
         let before = scene.shown().await;
         assert_eq!(
-            change(&mut scene, set(SAME, true)).await.expect("a reply"),
+            set(&mut scene, SAME, true).await.expect("a reply"),
             CronDone::TooMany(1)
         );
         assert_eq!(scene.shown().await, before);
@@ -242,7 +242,8 @@ async fn there_are_so_many_jobs() {
 /// runs again.
 #[tokio::test]
 async fn each_step_writes_what_it_says() {
-    let (on, off) = ("id 0 5 6 2 work:1{}1", "id 1 5 6 2 work:1{}1");
+    let [on, off, new] = ["id 0", "id 1", "new 0"].map(|head| jobs::value(head, "work:1", "1"));
+    let (on, off) = (on.as_str(), off.as_str());
     let ran = |value: &str, next| {
         let [marker, event] = queued("work:1", "1");
         [
@@ -273,11 +274,7 @@ async fn each_step_writes_what_it_says() {
             off,
             RESUME,
             CronDone::Resumed,
-            [
-                job("new 0 5 6 2 work:1{}1", "NOW 3", Some(9)),
-                vec![WAKE.to_owned(), resumed],
-            ]
-            .concat(),
+            [job(&new, "NOW 3", Some(9)), vec![WAKE.to_owned(), resumed]].concat(),
         ),
         (on, CronStep::Run, CronDone::Ran, ran(on, Some(8))),
         (off, CronStep::Run, CronDone::Ran, ran(off, None)),
@@ -330,7 +327,7 @@ async fn each_step_writes_what_it_says() {
 /// not run, and nothing changes.
 #[tokio::test]
 async fn a_job_without_a_queue_does_not_run() {
-    let mut scene = scene("id 0 5 6 2 work:1{}1").await;
+    let mut scene = scene(&jobs::value("id 0", "work:1", "1")).await;
     scene.put("SET", "work:1:events", &["wrong"]).await;
     let before = scene.shown().await;
     let refused = change(&mut scene, CronStep::Run)
@@ -347,7 +344,11 @@ async fn a_job_without_a_queue_does_not_run() {
         .state
         .run(
             "HSET",
-            &[&keys.events_cron(), "job", "id 0 5 15 2 {shop:0}:work:1{}1"],
+            &[
+                &keys.events_cron(),
+                "job",
+                &jobs::value("id 0", "{shop:0}:work:1", "1"),
+            ],
         )
         .await;
     let ran = operator::cron(&mut scene.state.conn, &keys, BY, "job", CronStep::Run)

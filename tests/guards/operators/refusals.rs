@@ -5,6 +5,7 @@ use seriatim::wire::ScriptError;
 use seriatim::wire::operator::{self, CronStep, LimitStep, Record, RuleStep, Settle, ShareStep};
 
 use super::{BY, Scene};
+use crate::support::jobs;
 
 /// The shared keys whose types each script checks, besides the record of actions and the markers.
 const SCRIPTS: [(&str, &[&str]); 10] = [
@@ -95,7 +96,11 @@ async fn scene() -> Scene {
     for (command, key, arguments) in [
         ("HSET", "a:events.scheduled", &["k", "1"][..]),
         ("ZADD", "events.scheduled", &["5", "a\nk"]),
-        ("HSET", "events.cron", &["job", "id 0 5 6 2 work:1{}1"]),
+        (
+            "HSET",
+            "events.cron",
+            &["job", &jobs::value("id 0", "work:1", "1")],
+        ),
         ("XADD", "events.dead", &["1-0", "object", "b", "event", "1"]),
         ("SET", "idle:last.event.id", &["9"]),
         ("HSET", "event.limits", &["a:*", "{}"]),

@@ -21,7 +21,7 @@ use super::child::{FAILED, FINISHED};
 use super::fault::Fault;
 use crate::support::console::Console;
 use crate::support::process::sent_to;
-use crate::support::{Redis, control};
+use crate::support::{Redis, control, jobs};
 
 /// The longest wait for any state.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -204,16 +204,10 @@ impl<'a> Scene<'a> {
         let event = format!("{:?}", format!("{object} 1"));
         let (seconds, _): (u64, u64) = self.console.run(&["TIME"]).await;
         let since_ms = (seconds - 5400) * 1000;
-        let plan = r#"{"schedule":"@every 1h","zone":"UTC","missed":"all"}"#;
-        let value = CronValue {
-            id: "1".to_owned(),
-            is_paused: false,
+        let value = jobs::text(&CronValue {
             since_ms,
-            object: object.into(),
-            plan: plan.into(),
-            event: event.clone().into(),
-        };
-        let value = String::from_utf8(value.text()).expect("text");
+            ..jobs::job("1 0", object, &event)
+        });
         let keys = self.console.keys.clone();
         self.console
             .run::<()>(&["HSET", &keys.events_cron(), "job", &value])

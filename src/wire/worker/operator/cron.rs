@@ -7,20 +7,16 @@ use crate::keys::Keys;
 use crate::wire::error::ScriptError;
 use crate::wire::lua::{CRON_SET, CRONS};
 use crate::wire::reply::Reply;
+use crate::wire::values::CronValue;
 
 /// The change of a cron job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CronStep<'a> {
     /// Set the job.
     Set {
-        /// A new id for the job, without blanks.
-        id: &'a str,
-        /// The object.
-        object: &'a str,
-        /// The schedule, as JSON.
-        plan: &'a [u8],
-        /// The event.
-        event: &'a [u8],
+        /// The job, with a new id. Whether it is paused, and since when its schedule is set, does
+        /// not matter.
+        job: &'a CronValue,
         /// The time of the first tick, in ms since the epoch; `None` if there is no tick.
         next_ms: Option<u64>,
         /// Whether the event is also queued now.
@@ -87,20 +83,15 @@ pub async fn cron(
     let mut cmd = begin(&CRON_SET, &keys.events_cron(), keys, by);
     match step {
         CronStep::Set {
-            id,
-            object,
-            plan,
-            event,
+            job,
             next_ms,
             now,
             jobs_max,
         } => {
             cmd.arg("set")
                 .arg(name)
-                .arg(id)
-                .arg(object)
-                .arg(plan)
-                .arg(event)
+                .arg(job.json())
+                .arg(&job.event)
                 .arg(tick(next_ms));
             cmd.arg(u8::from(now)).arg(jobs_max);
         }
