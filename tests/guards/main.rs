@@ -38,6 +38,8 @@ mod references;
 mod repair;
 mod reports;
 mod rooms;
+#[path = "../support/scene.rs"]
+mod scene;
 mod settled;
 #[path = "../support/state.rs"]
 mod state;

@@ -29,6 +29,11 @@ impl Redis {
 }
 
 impl Console {
+    /// Returns the connection.
+    pub fn conn(&self) -> MultiplexedConnection {
+        self.conn.clone()
+    }
+
     /// Runs one command, given word by word.
     pub async fn run<T: FromRedisValue>(&self, words: &[&str]) -> T {
         self.try_run(words)

@@ -1,0 +1,479 @@
+//! A test of a script call in three parts: the keys that are given, the call, and the keys that the
+//! call has changed.
+//!
+//! ```text
+//! let scene = Scene::given("own w.0 work:1 7 1; emit work:2 2").await;
+//! let answer = scene.report(0, &done("work:1", 7), BOUNDS).await;
+//! assert_eq!(answer.objects(), ["work:2"]);
+//! scene.changed("
+//!     work:1: event.worker = nil; last.event.id = 7
+//!     …
+//! ").await;
+//! ```
+//!
+//! The changes are those of *all* keys of the test, so each other key is as it was.
+#![allow(dead_code, unreachable_pub)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::ops::{Deref, Range};
+use std::panic::Location;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use seriatim::wire::{
+    self, Advance, Advanced, Attach, Attached, BatchReply, BatchResult, Bounds, ClaimFirst, Report,
+    ScriptError, Suspects, Tag,
+};
+
+use crate::state::State;
+use crate::support::Redis;
+use crate::support::console::Console;
+
+/// Limits that no test reaches by chance.
+pub const BOUNDS: Bounds = Bounds {
+    batch: 10,
+    batch_bytes: 1 << 20,
+    reply_bytes: 1 << 20,
+    claims: 10,
+    markers: 100,
+    forget_after: None,
+    group_depth: 0,
+    suspects: Suspects::NONE,
+};
+
+/// The arguments with which the process of a scene attaches.
+pub const ATTACH: Attach<'static> = Attach {
+    name: "w",
+    token: "token-1",
+    holder: "host 1 1",
+    lease: Duration::from_secs(600),
+    slots: 2,
+    displace: "",
+    before: "",
+    crashes_max: 5,
+    suspects: Suspects::NONE,
+};
+
+/// Lua that returns all keys that begin with `ARGV[1]`: of each the name without this prefix, the
+/// type, whether it expires, and its items. Lists have the oldest item first.
+const READ: &str = r"
+local all = {}
+for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
+  local kind, items = redis.call('TYPE', key).ok, {}
+  if kind == 'string' then
+    items[1] = redis.call('GET', key)
+  elseif kind == 'list' then
+    local list = redis.call('LRANGE', key, 0, -1)
+    for n = #list, 1, -1 do items[#items + 1] = list[n] end
+  elseif kind == 'stream' then
+    for n, row in ipairs(redis.call('XRANGE', key, '-', '+')) do
+      items[n] = row[1] .. ' ' .. table.concat(row[2], ' ')
+    end
+  else
+    local words = kind == 'hash' and { 'HGETALL', key } or { 'ZRANGE', key, 0, -1, 'WITHSCORES' }
+    local pairs_of = redis.call(unpack(words))
+    for n = 1, #pairs_of, 2 do table.insert(items, pairs_of[n] .. ': ' .. pairs_of[n + 1]) end
+    if kind == 'hash' then table.sort(items) end
+  end
+  local text = table.concat(items, '\n')
+  if #text > 4000 then items = { #items .. ' items with the digest ' .. redis.sha1hex(text) } end
+  all[#all + 1] = { string.sub(key, #ARGV[1] + 1), kind, redis.call('PTTL', key) > 0 and 1 or 0, items }
+end
+return all";
+
+/// A Redis with the keys of one test.
+pub struct Scene {
+    pub redis: Redis,
+    console: Console,
+    began_ms: u64,
+    /// All keys when the test last looked.
+    seen: Mutex<BTreeMap<String, String>>,
+}
+
+/// A scene is also a console.
+impl Deref for Scene {
+    type Target = Console;
+
+    fn deref(&self) -> &Console {
+        &self.console
+    }
+}
+
+impl Scene {
+    /// Returns a scene with the process `w`, which has two slots.
+    pub async fn new() -> Self {
+        Self::on(Redis::start()).await
+    }
+
+    /// Returns such a scene with these keys.
+    pub async fn given(commands: &str) -> Self {
+        let scene = Self::new().await;
+        scene.add(commands).await;
+        scene
+    }
+
+    /// Returns a scene with the process `w` in this Redis.
+    pub async fn on(redis: Redis) -> Self {
+        let scene = Self::bare(redis).await;
+        scene.attach(&ATTACH).await;
+        scene.changes().await;
+        scene
+    }
+
+    /// Returns a scene without a process.
+    pub async fn bare(redis: Redis) -> Self {
+        let console = redis.console().await;
+        let mut scene = Self {
+            redis,
+            console,
+            began_ms: 0,
+            seen: Mutex::default(),
+        };
+        scene.began_ms = scene.now_ms().await;
+        scene.changes().await;
+        scene
+    }
+
+    /// Returns the connection of the scene.
+    pub fn conn(&self) -> MultiplexedConnection {
+        self.console.conn()
+    }
+
+    /// Returns the time of Redis, ms since the epoch.
+    pub async fn now_ms(&self) -> u64 {
+        let (seconds, micros): (u64, u64) = self.run(&["TIME"]).await;
+        seconds * 1000 + micros / 1000
+    }
+
+    /// Runs commands, one in each line or after each `; `. Their changes count as given. Single
+    /// quotes hold a word with blanks together. A command is one of Redis, whose first argument is a
+    /// key without the prefix, or one of these:
+    ///
+    /// - `emit OBJECT EVENT…`: emits events, as a producer
+    /// - `own WORKER OBJECT FIRST EVENT…`: gives a worker this object, with a batch from this id on
+    /// - `hold OBJECT DUE 'NUMBERS REASON' EVENT…`: holds an object with this batch
+    /// - `delivered OBJECT ID`: sets the last id
+    /// - `pop WORKER`: moves the oldest marker to the list of a worker
+    pub async fn add(&self, commands: &str) {
+        let mut state = State::new(self.conn(), self.keys.clone());
+        for words in commands_of(commands) {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            match words[..] {
+                ["emit", object, ref events @ ..] => self.emit_all(object, events).await,
+                ["own", worker, object, first, ref events @ ..] => {
+                    let first = first.parse().expect("an id");
+                    state.own(worker, object, first, events).await;
+                }
+                ["hold", object, due, why, ref events @ ..] => {
+                    state.hold(object, due, events, why).await;
+                }
+                ["delivered", object, id] => {
+                    state.delivered(object, id.parse().expect("an id")).await;
+                }
+                ["pop", worker] => {
+                    let to = self.keys.worker_object(worker);
+                    let from = self.keys.objects_with_events();
+                    state.run("LMOVE", &[&from, &to, "RIGHT", "LEFT"]).await;
+                }
+                [command, key, ref rest @ ..] => {
+                    let key = format!("{}{key}", self.keys.prefix());
+                    state.run(command, &[&[key.as_str()], rest].concat()).await;
+                }
+                _ => panic!("{words:?}"),
+            }
+        }
+        self.changes().await;
+    }
+
+    /// Fails unless these are all changes since the keys were given or last looked at. A line is
+    /// `KEY = VALUE`, or `KEY = nil` for a deleted key. The keys of one object, or of one worker, are
+    /// in one line: `NAME: KEY = VALUE; KEY = VALUE`. All is in the order of the keys.
+    ///
+    /// A list is `[ITEM, …]`, the oldest first; a hash and a stream are `{…}`, a sorted set is
+    /// `<…>`. A key that ends by its time to live has the word `expires` at the end. Of a long value
+    /// there is the digest.
+    ///
+    /// `NOW` is a time of the last minute, and `NOW+5m` a time of the minute that begins in 5 min. The
+    /// same words with `_US` are for times in µs.
+    #[track_caller]
+    pub fn changed(&self, expected: &str) -> impl Future<Output = ()> {
+        let (at, expected) = (Location::caller(), lines_of(expected));
+        async move {
+            let found = self.changes().await;
+            assert!(
+                found == expected,
+                "{at}: changed:\n{}\n{at}: expected:\n{}",
+                found.join("\n"),
+                expected.join("\n")
+            );
+        }
+    }
+
+    /// Returns all changes, as [`Self::changed`] describes them, and looks anew.
+    pub async fn changes(&self) -> Vec<String> {
+        let now = self.dump().await;
+        let before = std::mem::replace(&mut *self.seen(), now.clone());
+        let mut keys: Vec<_> = before.keys().chain(now.keys()).collect();
+        keys.sort();
+        keys.dedup();
+        let mut groups = BTreeMap::<&str, Vec<String>>::new();
+        for key in keys
+            .into_iter()
+            .filter(|key| before.get(*key) != now.get(*key))
+        {
+            let value = now.get(key).map_or("nil", String::as_str);
+            match key.rsplit_once(':') {
+                Some((name, kind)) => {
+                    groups
+                        .entry(name)
+                        .or_default()
+                        .push(format!("{kind} = {value}"));
+                }
+                None => _ = groups.insert(key, vec![format!("= {value}")]),
+            }
+        }
+        let line = |(name, values): (&str, Vec<String>)| {
+            let colon = if values[0].starts_with("= ") { "" } else { ":" };
+            format!("{name}{colon} {}", values.join("; "))
+        };
+        groups.into_iter().map(line).collect()
+    }
+
+    /// Returns the value of a key without the prefix, as [`Self::changed`] describes it.
+    pub async fn at(&self, key: &str) -> String {
+        let all = self.dump().await;
+        all.get(key).map_or("nil", String::as_str).to_owned()
+    }
+
+    /// Returns how often the server has run a command. The server must be the test's own.
+    pub async fn calls_of(&self, command: &str) -> usize {
+        let stats: String = self.run(&["INFO", "commandstats"]).await;
+        let begin = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&begin));
+        let calls = line.and_then(|line| line.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    }
+
+    fn seen(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.seen.lock().expect("no test has failed")
+    }
+
+    async fn dump(&self) -> BTreeMap<String, String> {
+        type Key = (Vec<u8>, String, bool, Vec<Vec<u8>>);
+        let all: Vec<Key> = self.run(&["EVAL", READ, "0", self.keys.prefix()]).await;
+        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).escape_debug().to_string();
+        let value = |(key, kind, expires, items): &Key| {
+            let items: Vec<_> = items.iter().map(|item| self.steady(&text(item))).collect();
+            let (begin, end) = match kind.as_str() {
+                "string" => ("", ""),
+                "list" => ("[", "]"),
+                "zset" => ("<", ">"),
+                _ => ("{", "}"),
+            };
+            let expires = if *expires { " expires" } else { "" };
+            (
+                text(key),
+                format!("{begin}{}{end}{expires}", items.join(", ")),
+            )
+        };
+        all.iter().map(value).collect()
+    }
+
+    /// Replaces the times of the test by words.
+    fn steady(&self, text: &str) -> String {
+        const MINUTE: i128 = 60_000;
+        let (mut steady, mut rest) = (String::new(), text);
+        while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+            let digits = rest[at..].find(|c: char| !c.is_ascii_digit());
+            let end = digits.map_or(rest.len(), |digits| at + digits);
+            let number: i128 = rest[at..end].parse().unwrap_or_default();
+            steady += &rest[..at];
+            let minutes = |ms: i128| (ms - i128::from(self.began_ms)).div_euclid(MINUTE);
+            let is_near = |ms: i128| minutes(ms).abs() < 60 * 24 * 30;
+            let (ms, word) = match number {
+                _ if is_near(number) => (number, "NOW"),
+                _ if is_near(number / 1000) => (number / 1000, "NOW_US"),
+                _ => (0, &rest[at..end]),
+            };
+            steady += word;
+            if ms > 0 && minutes(ms) != 0 {
+                write!(steady, "{:+}m", minutes(ms)).expect("a text");
+            }
+            rest = &rest[end..];
+        }
+        steady + rest
+    }
+
+    /// Attaches a process.
+    pub async fn attach(&self, args: &Attach<'_>) -> Attached {
+        let attached = wire::attach(&mut self.conn(), &self.keys, args).await;
+        attached.expect("an answer")
+    }
+
+    /// Makes a call of `advance` as the process `w`. `fill` adds slots. If `w` may claim, it takes
+    /// markers first.
+    pub async fn advance(&self, bounds: Bounds, fill: impl FnOnce(&mut Advance)) -> Answer {
+        self.advance_from(ClaimFirst::Markers, bounds, fill).await
+    }
+
+    /// Makes a call of `advance` that claims from this source first.
+    pub async fn advance_from(
+        &self,
+        from: ClaimFirst,
+        bounds: Bounds,
+        fill: impl FnOnce(&mut Advance),
+    ) -> Answer {
+        let answer = self.try_advance(from, bounds, fill).await;
+        Answer::of(answer.expect("an answer"))
+    }
+
+    /// Makes a call of `advance` that may fail.
+    pub async fn try_advance(
+        &self,
+        from: ClaimFirst,
+        bounds: Bounds,
+        fill: impl FnOnce(&mut Advance),
+    ) -> Result<Advanced, ScriptError> {
+        let mut call = Advance::new(&self.keys, "w", "token-1", bounds, from);
+        fill(&mut call);
+        wire::advance(&mut self.conn(), &call).await
+    }
+
+    /// Makes a call for these free slots.
+    pub async fn free(&self, slots: Range<usize>, bounds: Bounds) -> Answer {
+        let fill = |call: &mut Advance| slots.for_each(|slot| call.free(slot));
+        self.advance(bounds, fill).await
+    }
+
+    /// Makes a call with one result.
+    pub async fn report(&self, slot: usize, report: &Report, bounds: Bounds) -> Answer {
+        self.advance(bounds, |call| call.report(slot, report)).await
+    }
+}
+
+/// The reply to a call of `advance`.
+#[derive(Debug)]
+pub struct Answer {
+    pub batches: Vec<BatchReply>,
+    pub next_due: Option<Duration>,
+    pub more: bool,
+    pub unsorted: bool,
+    pub from: ClaimFirst,
+    quarantined: Vec<(String, String)>,
+}
+
+impl Answer {
+    fn of(answer: Advanced) -> Self {
+        match answer {
+            Advanced::Ok {
+                batches,
+                next_due,
+                more,
+                unsorted,
+                from,
+                quarantined,
+            } => Self {
+                batches,
+                next_due,
+                more,
+                unsorted,
+                from,
+                quarantined,
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Returns the objects of the batches.
+    pub fn objects(&self) -> Vec<&str> {
+        self.batches
+            .iter()
+            .map(|batch| std::str::from_utf8(&batch.object).expect("a name"))
+            .collect()
+    }
+
+    /// Returns the batches, each as `SLOT OBJECT TAG after PREV: EVENT…`.
+    pub fn batches(&self) -> Vec<String> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let events = |batch: &BatchReply| {
+            let events: Vec<_> = batch.events.iter().map(|event| text(event)).collect();
+            events.join(" ")
+        };
+        let batch = |batch: &BatchReply| {
+            let BatchReply {
+                slot, tag, prev, ..
+            } = batch;
+            let object = text(&batch.object);
+            format!("{slot} {object} {tag} after {prev}: {}", events(batch))
+        };
+        self.batches.iter().map(batch).collect()
+    }
+
+    /// Returns the number of events of each batch.
+    pub fn lengths(&self) -> Vec<usize> {
+        self.batches
+            .iter()
+            .map(|batch| batch.events.len())
+            .collect()
+    }
+
+    /// Returns what the call has told about keys, each as `NAME: TEXT`.
+    pub fn told(&self) -> Vec<String> {
+        let told = self.quarantined.iter();
+        told.map(|(name, text)| format!("{name}: {text}")).collect()
+    }
+}
+
+/// Returns [`BOUNDS`] with a change.
+pub fn bounds(change: impl FnOnce(&mut Bounds)) -> Bounds {
+    let mut bounds = BOUNDS;
+    change(&mut bounds);
+    bounds
+}
+
+/// Returns the result of a batch with this tag, of which so many events are delivered.
+pub fn result(object: &str, tag: &str, count: usize, then: BatchResult) -> Report {
+    let tag: Tag = tag.parse().expect("a tag");
+    Report {
+        object: object.to_owned().into(),
+        tag,
+        count,
+        last: (count > 0).then(|| tag.first + count as u64 - 1),
+        then,
+    }
+}
+
+/// Returns the report of a batch of one delivered event.
+pub fn done(object: &str, id: u64) -> Report {
+    result(object, &id.to_string(), 1, BatchResult::Done)
+}
+
+fn lines_of(text: &str) -> Vec<String> {
+    let lines = text.lines().map(|line| line.trim().to_owned());
+    lines.filter(|line| !line.is_empty()).collect()
+}
+
+/// Returns the words of each command.
+fn commands_of(text: &str) -> Vec<Vec<String>> {
+    let (mut commands, mut words) = (Vec::new(), Vec::new());
+    let (mut word, mut is_quoted) = (None::<String>, false);
+    for c in text.chars().chain(['\n']) {
+        match c {
+            '\'' => {
+                is_quoted = !is_quoted;
+                word.get_or_insert_default();
+            }
+            ' ' | '\n' | ';' if !is_quoted => {
+                words.extend(word.take());
+                if c != ' ' && !words.is_empty() {
+                    commands.push(std::mem::take(&mut words));
+                }
+            }
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    assert!(!is_quoted, "a quote has no end: {text}");
+    commands
+}
