@@ -72,10 +72,10 @@ async fn a_held_object_with_an_owner_of_a_wrong_type_is_not_claimed_beside_an_ow
 /// Makes objects with these events each, of which the first is short, and one marker each.
 async fn queue(scene: &Scene, events: impl Iterator<Item = (usize, usize)>) {
     for (n, (length, count)) in events.enumerate() {
-        let rest = format!(" {}", "2".repeat(length)).repeat(count);
-        scene
-            .add(&format!("emit work:{n} 1; LPUSH work:{n}:events{rest}"))
-            .await;
+        scene.emit(&format!("work:{n}"), "1").await;
+        let (queue, event) = (scene.keys.events(&format!("work:{n}")), "2".repeat(length));
+        let words = [&["LPUSH", &queue], &vec![event.as_str(); count][..]].concat();
+        scene.run::<()>(&words).await;
     }
 }
 

@@ -1,99 +1,45 @@
 //! `advance`: results about parts of a batch, batches that are given again, and held objects that
 //! are due.
 
-use seriatim::wire::{
-    self, Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst, Report, Tag,
-};
+use seriatim::wire::{Advance, BatchResult, Bounds, ClaimFirst, Report};
 
-use crate::state::State;
+use crate::scene::{Answer, BOUNDS, LEASE, Scene, bounds, done, hold, reject, result};
 use crate::support::Redis;
-use crate::{BOUNDS, LEASE, attached, done};
 
-const NO_CLAIM: Bounds = Bounds {
-    claims: 0,
-    ..BOUNDS
-};
-
-/// Returns a call that prefers held objects.
-fn call(state: &State, bounds: Bounds) -> Advance {
-    Advance::new(&state.keys, "w", "token-1", bounds, ClaimFirst::Held)
+/// Makes a call that prefers held objects.
+async fn call(scene: &Scene, bounds: Bounds, fill: impl FnOnce(&mut Advance)) -> Answer {
+    scene.advance_from(ClaimFirst::Held, bounds, fill).await
 }
 
-/// Makes a call. Returns its batches, the objects that were put aside, and whether another call is
-/// of use.
-async fn made(state: &mut State, call: Advance) -> (Vec<BatchReply>, Vec<(String, String)>, bool) {
-    match wire::advance(&mut state.conn, &call)
-        .await
-        .expect("an answer")
-    {
-        Advanced::Ok {
-            batches,
-            quarantined,
-            more,
-            ..
-        } => (batches, quarantined, more),
-        other => panic!("{other:?}"),
-    }
-}
-
-/// Returns the slot, the object and the number of events of each batch.
-fn shown(batches: &[BatchReply]) -> Vec<(usize, &str, usize)> {
-    batches
-        .iter()
-        .map(|batch| {
-            (
-                batch.slot,
-                std::str::from_utf8(&batch.object).expect("a name"),
-                batch.events.len(),
-            )
-        })
-        .collect()
-}
-
-fn tag(first: u64) -> Tag {
-    Tag {
-        first,
-        ..Tag::default()
-    }
-}
-
+/// Returns the result that holds `work:1` with its whole batch.
 fn held(first: u64) -> Report {
-    let then = BatchResult::Hold {
-        rest: tag(first).failed(),
-        delay: Some(LEASE),
-        reason: "retry: down".into(),
-    };
-    Report {
-        object: "work:1".into(),
-        tag: tag(first),
-        count: 0,
-        last: None,
-        then,
-    }
+    let then = hold(&format!("{first} 0 1"), Some(LEASE), "retry: down");
+    result("work:1", &first.to_string(), 0, then)
+}
+
+fn no_claim() -> Bounds {
+    bounds(|b| b.claims = 0)
 }
 
 /// Handlers have finished for the first event of all. The event is held, so their progress stays.
 /// Progress of an event before the batch ends: that event was lost with a key.
 #[tokio::test]
 async fn the_progress_of_a_held_event_stays() {
-    for (report, first, of, is_kept) in [
-        (held(1), 1, "1", true),
-        (done("work:1", 1), 1, "1", false),
-        (held(7), 7, "6", false),
+    for (report, first, of, left) in [
+        (held(1), 1, 1, "{id: 1}"),
+        (done("work:1", 1), 1, 1, "nil"),
+        (held(7), 7, 6, "nil"),
     ] {
-        let redis = Redis::start();
-        let mut state = attached(&redis).await;
-        state.own("w.0", "work:1", first, &["1"]).await;
-        let key = state.keys.event_handled("work:1");
-        state.run("HSET", &[&key, "id", of]).await;
-        let mut call = call(&state, BOUNDS);
-        call.handled(0);
-        call.report(0, &report);
-        made(&mut state, call).await;
-        assert_eq!(
-            redis.console().await.run::<bool>(&["EXISTS", &key]).await,
-            is_kept
-        );
+        let scene = Scene::given(&format!("own w.0 work:1 {first} 1")).await;
+        scene
+            .add(&format!("HSET work:1:event.handled id {of}"))
+            .await;
+        let fill = |slots: &mut Advance| {
+            slots.handled(0);
+            slots.report(0, &report);
+        };
+        call(&scene, BOUNDS, fill).await;
+        assert_eq!(scene.at("work:1:event.handled").await, left);
     }
 }
 
@@ -101,46 +47,23 @@ async fn the_progress_of_a_held_event_stays() {
 /// goes on with its object, even in a call that claims nothing.
 #[tokio::test]
 async fn a_slot_goes_on_after_a_dead_letter() {
-    let redis = Redis::start();
-    let mut state = attached(&redis).await;
-    let (keys, console) = (state.keys.clone(), redis.console().await);
-    state.own("w.0", "work:1", 1, &["1"]).await;
-    state.run("LPUSH", &[&keys.events("work:1"), "2"]).await;
-    state
-        .run("SET", &[&keys.worker_event_id("w.0"), "1 1 1"])
-        .await;
-    state
-        .run("LPUSH", &[&keys.event_errors("work:1"), "1 1 no"])
-        .await;
-    state
-        .run("SET", &[&keys.event_key("work:1"), "1 key"])
-        .await;
-    let mut call = call(&state, NO_CLAIM);
-    let then = BatchResult::Reject {
-        next: None,
-        id: 1,
-        error: "no".to_owned(),
-        attempts: 1,
-    };
-    call.report(
-        0,
-        &Report {
-            tag: Tag {
-                handouts: 1,
-                attempts: 1,
-                ..tag(1)
-            },
-            then,
-            ..held(1)
-        },
-    );
-    let (batches, _, _) = made(&mut state, call).await;
-    assert_eq!(shown(&batches), [(0, "work:1", 1)]);
-    assert_eq!((batches[0].tag, batches[0].prev), (tag(2), 0));
-    assert_eq!(console.dead().await.len(), 1);
-    let left = [keys.event_errors("work:1"), keys.event_key("work:1")];
-    assert_eq!(console.run::<u64>(&["EXISTS", &left[0], &left[1]]).await, 0);
-    console.check().await;
+    let given = "
+        own w.0 work:1 1 1; SET event.worker:w.0:event.id '1 1 1'; LPUSH work:1:events 2
+        LPUSH work:1:event.errors '1 1 no'; SET work:1:event.key '1 key'
+    ";
+    let scene = Scene::given(given).await;
+    let report = result("work:1", "1 1 1", 0, reject(None, 1, 1));
+    let answer = call(&scene, no_claim(), |slots| slots.report(0, &report)).await;
+    assert_eq!(answer.batches(), ["0 work:1 2 after 0: 2"]);
+    assert_eq!(scene.dead().await.len(), 1);
+    scene.run::<()>(&["DEL", &scene.keys.events_dead()]).await;
+    let changes = "
+        event.worker:w.0: event = [2]; event.id = 2
+        next.event.id = 2
+        work:1: event.errors = nil; event.key = nil; events = nil
+    ";
+    scene.changed(changes).await;
+    scene.check().await;
 }
 
 /// A batch that had failed is delivered. Its errors and its key are deleted, also if a later slot
@@ -148,47 +71,29 @@ async fn a_slot_goes_on_after_a_dead_letter() {
 #[tokio::test]
 async fn errors_and_a_key_are_deleted_with_their_event() {
     for slots in [1, 2] {
-        let redis = Redis::start();
-        let mut state = attached(&redis).await;
-        let (keys, console) = (state.keys.clone(), redis.console().await);
-        state.own("w.0", "work:1", 1, &["1"]).await;
-        state.own("w.1", "work:2", 2, &["2"]).await;
-        state
-            .run("SET", &[&keys.worker_event_id("w.0"), "1 1 1"])
-            .await;
-        let both = [keys.event_errors("work:1"), keys.event_key("work:1")];
-        state.run("LPUSH", &[&both[0], "1 1 no"]).await;
-        state.run("SET", &[&both[1], "1 key"]).await;
-        let mut call = call(&state, NO_CLAIM);
-        call.report(
-            0,
-            &Report {
-                tag: Tag {
-                    handouts: 1,
-                    attempts: 1,
-                    ..tag(1)
-                },
-                ..done("work:1", 1)
-            },
-        );
-        if slots == 2 {
-            call.report(1, &done("work:2", 2));
-        }
-        assert_eq!(shown(&made(&mut state, call).await.0), []);
-        assert_eq!(
-            console.run::<u64>(&["EXISTS", &both[0], &both[1]]).await,
-            0,
-            "{slots} slots"
-        );
-        let batches = [keys.worker_event("w.0"), keys.worker_event("w.1")];
-        assert_eq!(
-            console
-                .run::<usize>(&["EXISTS", &batches[0], &batches[1]])
-                .await,
-            2 - slots
-        );
-        assert_eq!(console.number(&keys.last_event_id("work:1")).await, 1);
-        console.check().await;
+        let given = "
+            own w.0 work:1 1 1; own w.1 work:2 2 2; SET event.worker:w.0:event.id '1 1 1'
+            LPUSH work:1:event.errors '1 1 no'; SET work:1:event.key '1 key'
+        ";
+        let scene = Scene::given(given).await;
+        let reports = [
+            result("work:1", "1 1 1", 1, BatchResult::Done),
+            done("work:2", 2),
+        ];
+        let fill = crate::scene::slots(&reports[..slots], 0..0);
+        assert_eq!(call(&scene, no_claim(), fill).await.objects(), [""; 0]);
+        let changes = "
+            event.worker:w.0: event = nil; event.id = nil; object = nil
+            event.worker:w.1: event = nil; event.id = nil; object = nil
+            work:1: event.errors = nil; event.key = nil; event.worker = nil; last.event.id = 1
+            work:2: event.worker = nil; last.event.id = 2
+        ";
+        let of_second = |line: &&str| line.contains("w.1") || line.contains("work:2");
+        let changes = changes
+            .lines()
+            .filter(|line| slots == 2 || !of_second(line));
+        scene.changed(&changes.collect::<Vec<_>>().join("\n")).await;
+        scene.check().await;
     }
 }
 
@@ -196,122 +101,67 @@ async fn errors_and_a_key_are_deleted_with_their_event() {
 /// again.
 #[tokio::test]
 async fn a_part_of_an_earlier_hand_out_is_ignored() {
-    let redis = Redis::start();
-    let mut state = attached(&redis).await;
-    let (keys, console) = (state.keys.clone(), redis.console().await);
-    state.own("w.0", "work:1", 1, &["1", "2"]).await;
-    state
-        .run("SET", &[&keys.worker_event_id("w.0"), "1 1"])
-        .await;
-    let mut call = call(&state, NO_CLAIM);
-    call.report(
-        0,
-        &Report {
-            count: 1,
-            last: Some(1),
-            then: BatchResult::Part { next: tag(2) },
-            ..held(1)
-        },
-    );
-    let (batches, _, _) = made(&mut state, call).await;
-    assert_eq!(shown(&batches), [(0, "work:1", 2)]);
-    assert_eq!(
-        batches[0].tag,
-        Tag {
-            handouts: 1,
-            ..tag(1)
-        }
-    );
-    assert_eq!(console.text(&keys.last_event_id("work:1")).await, None);
-    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1", "2"]);
-    console.check().await;
+    let given = "own w.0 work:1 1 1 2; SET event.worker:w.0:event.id '1 1'";
+    let scene = Scene::given(given).await;
+    let part = BatchResult::Part {
+        next: "2".parse().expect("a tag"),
+    };
+    let report = result("work:1", "1", 1, part);
+    let answer = call(&scene, no_claim(), |slots| slots.report(0, &report)).await;
+    assert_eq!(answer.batches(), ["0 work:1 1 1 after 0: 1 2"]);
+    scene.changed("").await;
+    scene.check().await;
 }
 
 /// The counter must not be below the last id of a batch that is held. It jumps only then. The same
 /// holds for a held batch that a slot claims.
 #[tokio::test]
 async fn the_counter_is_not_below_a_held_batch() {
-    for (counter, jumps, is_claimed) in [
-        (3, false, false),
-        (2, true, false),
-        (3, false, true),
-        (2, true, true),
-    ] {
-        let redis = Redis::start();
-        let mut state = attached(&redis).await;
-        let key = state.keys.next_event_id();
-        let mut call = call(&state, BOUNDS);
-        if is_claimed {
-            state
-                .hold("work:1", "1", &["1", "2", "3"], "1 1 2 0 retry: down")
-                .await;
-            call.free(0);
-        } else {
-            state.own("w.0", "work:1", 1, &["1", "2", "3"]).await;
-            call.report(0, &held(1));
+    for (counter, jumps) in [(3, false), (2, true)] {
+        for is_claimed in [false, true] {
+            let given = match is_claimed {
+                true => "hold work:1 1 '1 1 2 0 retry: down' 1 2 3",
+                false => "own w.0 work:1 1 1 2 3",
+            };
+            let scene = Scene::given(given).await;
+            scene.add(&format!("SET next.event.id {counter}")).await;
+            let fill = |slots: &mut Advance| match is_claimed {
+                true => slots.free(0),
+                false => slots.report(0, &held(1)),
+            };
+            let answer = call(&scene, BOUNDS, fill).await;
+            let then = scene.number(&scene.keys.next_event_id()).await;
+            assert_eq!(then > 1_000_000_000_000_000, jumps, "{then}");
+            assert!(jumps || then == counter, "{then}");
+            let batches = &["0 work:1 1 2 2 after 0: 1 2 3"][..usize::from(is_claimed)];
+            assert_eq!(answer.batches(), batches);
         }
-        state.run("SET", &[&key, &counter.to_string()]).await;
-        let (batches, _, _) = made(&mut state, call).await;
-        let then = redis.console().await.number(&key).await;
-        assert_eq!(then > 1_000_000_000_000_000, jumps, "{then}");
-        assert!(jumps || then == counter, "{then}");
-        let tags: Vec<_> = batches.iter().map(|batch| batch.tag).collect();
-        assert_eq!(
-            tags,
-            [Tag {
-                handouts: 2,
-                attempts: 2,
-                ..tag(1)
-            }][..usize::from(is_claimed)]
-        );
     }
 }
 
 /// A batch that is given again uses up the reply's bytes.
 #[tokio::test]
 async fn a_batch_that_is_given_again_uses_up_the_reply() {
-    for (reply_bytes, batches) in [
-        (10, &[(0, "work:1", 1)][..]),
-        (11, &[(0, "work:1", 1), (1, "work:2", 1)]),
-    ] {
-        let redis = Redis::start();
-        let mut state = attached(&redis).await;
-        state.own("w.0", "work:1", 1, &["1234567890"]).await;
-        state.emit("work:2", "2").await;
-        let mut call = call(
-            &state,
-            Bounds {
-                reply_bytes,
-                ..BOUNDS
-            },
-        );
-        call.free(0);
-        call.free(1);
-        assert_eq!(
-            shown(&made(&mut state, call).await.0),
-            batches,
-            "{reply_bytes} bytes"
-        );
+    for (bytes, batches) in [(10, &["work:1"][..]), (11, &["work:1", "work:2"])] {
+        let given = "own w.0 work:1 1 1234567890; emit work:2 2";
+        let scene = Scene::given(given).await;
+        let fill = |slots: &mut Advance| (0..2).for_each(|slot| slots.free(slot));
+        let answer = call(&scene, bounds(|b| b.reply_bytes = bytes), fill).await;
+        assert_eq!(answer.objects(), batches, "{bytes} bytes");
     }
 }
 
 /// The room for ids is counted in events per batch. Bytes per batch may be any number.
 #[tokio::test]
 async fn any_number_of_bytes_per_batch_leaves_room_for_ids() {
-    let redis = Redis::start();
-    let mut state = attached(&redis).await;
-    state.delivered("work:1", 30).await;
-    state.emit("work:1", "1").await;
-    state.run("SET", &[&state.keys.next_event_id(), "3"]).await;
-    let mut call = call(
-        &state,
-        Bounds {
-            batch_bytes: 1 << 43,
-            ..BOUNDS
-        },
+    let given = "delivered work:1 30; emit work:1 1; SET next.event.id 3";
+    let scene = Scene::given(given).await;
+    let within = bounds(|b| b.batch_bytes = 1 << 43);
+    let answer = call(&scene, within, |slots| slots.free(0)).await;
+    assert_eq!(
+        (answer.objects(), answer.lengths()),
+        (vec!["work:1"], vec![1])
     );
-    call.free(0);
-    assert_eq!(shown(&made(&mut state, call).await.0), [(0, "work:1", 1)]);
 }
 
 /// The last id of a due object is invalid. The object waits for an operator, with its batch, or
@@ -319,33 +169,17 @@ async fn any_number_of_bytes_per_batch_leaves_room_for_ids() {
 #[tokio::test]
 async fn a_held_batch_without_a_valid_last_id_waits_for_an_operator() {
     for (command, kind) in [("SET", "string"), ("LPUSH", "list")] {
-        let redis = Redis::start();
-        let mut state = attached(&redis).await;
-        let (keys, console) = (state.keys.clone(), redis.console().await);
-        state
-            .hold("work:1", "1", &["1", "2"], "1 1 2 0 retry: down")
+        let given = "hold work:1 1 '1 1 2 0 retry: down' 1 2";
+        let scene = Scene::given(given).await;
+        scene
+            .add(&format!("{command} work:1:last.event.id none"))
             .await;
-        state
-            .run(command, &[&keys.last_event_id("work:1"), "none"])
-            .await;
-        let mut call = call(&state, BOUNDS);
-        call.free(0);
-        let (batches, quarantined, _) = made(&mut state, call).await;
+        let answer = call(&scene, BOUNDS, |slots| slots.free(0)).await;
+        assert_eq!(answer.objects(), [""; 0]);
         let why = format!("quarantine: work:1:last.event.id is a {kind}");
-        assert_eq!(
-            (shown(&batches), &quarantined[..]),
-            (Vec::new(), &[("work:1".to_owned(), why.clone())][..])
-        );
-        assert_eq!(
-            console.held_id("work:1").await,
-            Some(format!("1 1 2 0 {why}"))
-        );
-        assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
-        assert_eq!(console.list(&keys.events_held("work:1")).await, ["1", "2"]);
-        assert_eq!(
-            console.list(&keys.worker_object("w.0")).await,
-            Vec::<String>::new()
-        );
+        assert_eq!(answer.told(), [format!("work:1: {why}")]);
+        let changes = "objects.held = <work:1: inf>\nwork:1: events.held.id = 1 1 2 0 ";
+        scene.changed(&format!("{changes}{why}")).await;
     }
 }
 
@@ -353,79 +187,54 @@ async fn a_held_batch_without_a_valid_last_id_waits_for_an_operator() {
 /// operator.
 #[tokio::test]
 async fn a_due_object_whose_queue_has_a_wrong_type_stays_held() {
-    let redis = Redis::start();
-    let mut state = attached(&redis).await;
-    let (keys, console) = (state.keys.clone(), redis.console().await);
-    state.hold("work:1", "1", &[], "0 0 0 0 yield").await;
-    state.run("SET", &[&keys.events("work:1"), "wrong"]).await;
-    let mut call = call(&state, BOUNDS);
-    call.free(0);
-    let (batches, quarantined, _) = made(&mut state, call).await;
-    let why = "quarantine: work:1:events is a string";
+    let given = "hold work:1 1 '0 0 0 0 yield'; SET work:1:events wrong";
+    let scene = Scene::given(given).await;
+    let answer = call(&scene, BOUNDS, |slots| slots.free(0)).await;
+    assert_eq!(answer.objects(), [""; 0]);
     assert_eq!(
-        (shown(&batches), &quarantined[..]),
-        (Vec::new(), &[("work:1".to_owned(), why.to_owned())][..])
+        answer.told(),
+        ["work:1: quarantine: work:1:events is a string"]
     );
-    assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
-    assert_eq!(
-        console.held_id("work:1").await,
-        Some(format!("0 0 0 0 {why}"))
-    );
-    assert_eq!(
-        console.text(&keys.event_worker("work:1")).await.as_deref(),
-        Some("held")
-    );
+    let changes = "
+        objects.held = <work:1: inf>
+        work:1: events.held.id = 0 0 0 0 quarantine: work:1:events is a string
+    ";
+    scene.changed(changes).await;
 }
 
 /// A due object without a batch also has a marker. Only one of two free slots gets the object.
 #[tokio::test]
 async fn a_due_object_with_a_marker_has_one_slot() {
-    let redis = Redis::start();
-    let mut state = attached(&redis).await;
-    let (keys, console) = (state.keys.clone(), redis.console().await);
-    state.hold("work:1", "1", &[], "0 0 0 0 yield").await;
-    state.emit("work:1", "1").await;
-    state.emit("work:1", "2").await;
-    let mut call = call(&state, Bounds { batch: 1, ..BOUNDS });
-    call.free(0);
-    call.free(1);
-    assert_eq!(shown(&made(&mut state, call).await.0), [(0, "work:1", 1)]);
-    assert_eq!(console.list(&keys.events("work:1")).await, ["2"]);
-    assert_eq!(console.due("work:1").await, None);
-    console.check().await;
+    let given = "hold work:1 1 '0 0 0 0 yield'; emit work:1 1 2";
+    let scene = Scene::given(given).await;
+    let fill = |slots: &mut Advance| (0..2).for_each(|slot| slots.free(slot));
+    let answer = call(&scene, bounds(|b| b.batch = 1), fill).await;
+    assert_eq!(answer.batches(), ["0 work:1 1 after 0: 1"]);
+    let changes = "
+        event.worker:w.0: event = [1]; event.id = 1; object = [work:1]
+        next.event.id = 1
+        objects.held = nil
+        objects.with.events = nil
+        work:1: event.worker = w.0; events = [2]; events.held.id = nil
+    ";
+    scene.changed(changes).await;
+    scene.check().await;
 }
 
 /// A call reads the due objects in pages, not once for each slot.
 #[tokio::test]
 async fn due_objects_are_read_in_pages() {
-    let redis = Redis::own(&[]);
-    let mut state = attached(&redis).await;
-    let console = redis.console().await;
-    let mut call = call(&state, BOUNDS);
+    let scene = Scene::on(Redis::own(&[])).await;
     for n in 0..10 {
-        state
-            .hold(
-                &format!("work:{n}"),
-                "1",
-                &["1"],
-                &format!("{} 0 1 0 retry: down", n + 1),
-            )
+        scene
+            .add(&format!("hold work:{n} 1 '{} 0 1 0 retry: down' 1", n + 1))
             .await;
-        call.free(n);
     }
-    console.run::<()>(&["CONFIG", "RESETSTAT"]).await;
-    assert_eq!(made(&mut state, call).await.0.len(), 10);
-    let stats: String = console.run(&["INFO", "commandstats"]).await;
-    let read = stats.lines().find_map(|line| {
-        line.strip_prefix("cmdstat_zrange:calls=")?
-            .split(',')
-            .next()
-    });
-    assert!(
-        read.and_then(|calls| calls.parse::<u32>().ok())
-            .is_some_and(|calls| calls <= 4),
-        "{read:?}"
-    );
+    scene.run::<()>(&["CONFIG", "RESETSTAT"]).await;
+    let fill = |slots: &mut Advance| (0..10).for_each(|slot| slots.free(slot));
+    assert_eq!(call(&scene, BOUNDS, fill).await.batches.len(), 10);
+    let read = scene.calls_of("zrange").await;
+    assert!((1..=4).contains(&read), "{read}");
 }
 
 /// Two slots have the same object in hand. The progress of the first one's event cannot be read, so
@@ -433,38 +242,26 @@ async fn due_objects_are_read_in_pages() {
 /// claim the object again, and it ends.
 #[tokio::test]
 async fn an_object_that_was_put_aside_is_not_claimed_in_the_same_call() {
-    let redis = Redis::start();
-    let mut state = attached(&redis).await;
-    let (keys, console) = (state.keys.clone(), redis.console().await);
-    state.own("w.0", "work:1", 1, &["1"]).await;
-    state.own("w.1", "work:1", 2, &["2"]).await;
-    state.run("LPUSH", &[&keys.events("work:1"), "3"]).await;
-    state
-        .run(
-            "HSET",
-            &[&keys.event_handled("work:1"), "id", "1", "emit:a", "wrong"],
-        )
-        .await;
-    let mut call = call(&state, BOUNDS);
-    call.handled(0);
-    call.report(0, &done("work:1", 1));
-    call.report(
-        1,
-        &Report {
-            then: BatchResult::Yield,
-            ..done("work:1", 2)
-        },
-    );
-    let (batches, quarantined, _) = made(&mut state, call).await;
-    assert_eq!(shown(&batches), []);
-    let why = "quarantine: work:1:event.handled is a hash that cannot be read";
-    assert_eq!(quarantined, [("work:1".to_owned(), why.to_owned())]);
-    assert_eq!(console.list(&keys.events_held("work:1")).await, ["1"]);
-    assert_eq!(console.list(&keys.events("work:1")).await, ["3"]);
-    assert!(console.due("work:1").await.is_some_and(f64::is_finite));
-    let lists = [
-        console.list(&keys.worker_object("w.0")).await,
-        console.list(&keys.worker_object("w.1")).await,
-    ];
-    assert_eq!(lists, [Vec::<String>::new(), Vec::new()]);
+    let given = "
+        own w.0 work:1 1 1; own w.1 work:1 2 2; LPUSH work:1:events 3
+        HSET work:1:event.handled id 1 emit:a wrong
+    ";
+    let scene = Scene::given(given).await;
+    let yields = result("work:1", "2", 1, BatchResult::Yield);
+    let fill = |slots: &mut Advance| {
+        slots.handled(0);
+        slots.report(0, &done("work:1", 1));
+        slots.report(1, &yields);
+    };
+    let answer = call(&scene, BOUNDS, fill).await;
+    assert_eq!(answer.objects(), [""; 0]);
+    let text = "work:1: quarantine: work:1:event.handled is a hash that cannot be read";
+    assert_eq!(answer.told(), [text]);
+    let changes = "
+        event.worker:w.0: event = nil; event.id = nil; object = nil
+        event.worker:w.1: event = nil; event.id = nil; object = nil
+        objects.held = <work:1: NOW>
+        work:1: event.worker = held; events.held = [1]; events.held.id = 1 0 0 0 quarantine: work:1:event.handled is a hash that cannot be read; last.event.id = 2
+    ";
+    scene.changed(changes).await;
 }

@@ -43,12 +43,15 @@ pub const BOUNDS: Bounds = Bounds {
     suspects: Suspects::NONE,
 };
 
+/// The length of the lease of the process of a scene.
+pub const LEASE: Duration = Duration::from_secs(600);
+
 /// The arguments with which the process of a scene attaches.
 pub const ATTACH: Attach<'static> = Attach {
     name: "w",
     token: "token-1",
     holder: "host 1 1",
-    lease: Duration::from_secs(600),
+    lease: LEASE,
     slots: 2,
     displace: "",
     before: "",
@@ -306,6 +309,12 @@ impl Scene {
         steady + rest
     }
 
+    /// Returns what a check of the keys finds.
+    pub async fn report_of_check(&self) -> seriatim::control::CheckReport {
+        let control = crate::support::control(&self.conn(), &self.keys);
+        control.check().await.expect("checked")
+    }
+
     /// Attaches a process.
     pub async fn attach(&self, args: &Attach<'_>) -> Attached {
         let attached = wire::attach(&mut self.conn(), &self.keys, args).await;
@@ -442,6 +451,35 @@ pub fn result(object: &str, tag: &str, count: usize, then: BatchResult) -> Repor
         count,
         last: (count > 0).then(|| tag.first + count as u64 - 1),
         then,
+    }
+}
+
+/// Adds slots to a call: results for the first ones, and then free ones.
+pub fn slots(results: &[Report], free: Range<usize>) -> impl FnOnce(&mut Advance) {
+    move |call| {
+        (0..)
+            .zip(results)
+            .for_each(|(slot, result)| call.report(slot, result));
+        free.for_each(|slot| call.free(slot));
+    }
+}
+
+/// Returns the result that holds a batch with this rest, due after `delay`.
+pub fn hold(rest: &str, delay: Option<Duration>, reason: &str) -> BatchResult {
+    BatchResult::Hold {
+        rest: rest.parse().expect("a tag"),
+        delay,
+        reason: reason.into(),
+    }
+}
+
+/// Returns the result that makes the event with this id a dead letter.
+pub fn reject(next: Option<&str>, id: u64, attempts: u32) -> BatchResult {
+    BatchResult::Reject {
+        next: next.map(|next| next.parse().expect("a tag")),
+        id,
+        error: "no".to_owned(),
+        attempts,
     }
 }
 
