@@ -214,7 +214,7 @@ async fn objects_of_markers_are_claimed_without_a_question_for_each() {
         for n in 0..OBJECTS {
             scene.emit(&format!("work:{has_owned}:{n}"), "1").await;
         }
-        scene.run::<()>(&["CONFIG", "RESETSTAT"]).await;
+        scene.count_calls().await;
         let from = if has_owned { OBJECTS } else { 0 };
         let within = bounds(|b| b.claims = OBJECTS + 1);
         let answer = scene.free(from..from + OBJECTS + 1, within).await;

@@ -4,54 +4,27 @@
 use std::time::Duration;
 
 use seriatim::control::shares::Share;
-use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst};
+use seriatim::wire::{self, Advance, Advanced, ClaimFirst};
 
 use crate::limits::{LATER, block, blocked, limit, pair, park, set};
-use crate::state::State;
-use crate::stopped::{NOW, NOW_US, scene};
-use crate::support::Redis;
-use crate::support::clock::Clock;
-use crate::{BOUNDS, ask, attach, objects};
+use crate::scene::{ATTACH, BOUNDS, Scene, bounds};
+use crate::stopped::{NOW, NOW_US};
 
-/// Returns a state with a share of all objects, and a worker with two slots.
-async fn limited() -> (Clock, Redis, State) {
-    let (clock, redis, mut state) = scene().await;
-    let keys = state.keys.clone();
-    attach(&mut state.conn, &keys, "token-1", "").await;
-    set(&state, "*", Share::new().in_flight(1000)).await;
-    (clock, redis, state)
+/// Returns a scene with a share of all objects, and a worker with two slots.
+async fn limited() -> Scene {
+    let scene = Scene::stopped_at(NOW_US).await;
+    scene.attach(&ATTACH).await;
+    set(&scene, "*", Share::new().in_flight(1000)).await;
+    scene
 }
 
-/// Makes a call. Returns its objects, and the time after which the next call is due.
-async fn call(state: &mut State) -> (Vec<String>, Option<Duration>) {
-    let answer = ask(state, BOUNDS).await.expect("an answer");
-    let Advanced::Ok { next_due, .. } = &answer else {
-        panic!("{answer:?}")
-    };
-    (
-        objects(&answer).into_iter().map(str::to_owned).collect(),
-        *next_due,
-    )
-}
-
-async fn look(state: &mut State) -> Option<String> {
-    redis::cmd("GET")
-        .arg(state.keys.event_groups_look())
-        .query_async(&mut state.conn)
-        .await
-        .expect("a look")
-}
-
-async fn passes(state: &mut State) -> Vec<(String, f64)> {
-    let key = state.keys.event_groups();
-    redis::cmd("ZRANGE")
-        .arg(key)
-        .arg("0")
-        .arg("-1")
-        .arg("WITHSCORES")
-        .query_async(&mut state.conn)
-        .await
-        .expect("scores")
+/// Makes a call. Returns its objects, and the time in ms after which the next call is due.
+async fn call(scene: &Scene) -> String {
+    let answer = scene.free(0..2, BOUNDS).await;
+    let due = answer
+        .next_due
+        .map(|due| format!("in {} ms", due.as_millis()));
+    format!("{}{}", answer.objects().join(" "), due.unwrap_or_default())
 }
 
 /// One worker looks when a look is of use. Another one takes its place if it is more than 10 ms
@@ -59,10 +32,9 @@ async fn passes(state: &mut State) -> Vec<(String, f64)> {
 /// that depends on its name and on the number of workers.
 #[tokio::test]
 async fn the_next_look_is_exact() {
-    let (_clock, _redis, mut state) = limited().await;
-    set(&state, "r:*", Share::new().rate(0.2)).await;
-    park(&mut state, "r", 2.0).await;
-    let key = state.keys.event_groups_look();
+    let scene = limited().await;
+    set(&scene, "r:*", Share::new().rate(0.2)).await;
+    park(&scene, "r", 2.0).await;
     for (due, told, after, by) in [
         (5000, None, 5000, "w"),
         (20, None, 20, "w"),
@@ -74,24 +46,23 @@ async fn the_next_look_is_exact() {
         (5000, Some((NOW + 4000, "w")), 5000, "w"),
         (5000, Some((0, "")), 5000, "w"),
     ] {
-        state.run("DEL", &[&key]).await;
-        block(&mut state, "r", NOW + due).await;
+        scene.add("DEL event.groups.look").await;
+        block(&scene, "r", NOW + due).await;
         if let Some((at, name)) = told {
-            state.run("SET", &[&key, &format!("{at} {name}")]).await;
+            scene
+                .add(&format!("SET event.groups.look '{at} {name}'"))
+                .await;
         }
         assert_eq!(
-            call(&mut state).await,
-            (vec![], Some(Duration::from_millis(after))),
+            call(&scene).await,
+            format!("in {after} ms"),
             "{due} {told:?}"
         );
         let at = told
             .filter(|(_, name)| *name == by && by != "w")
             .map_or(NOW + after, |(at, _)| at);
-        assert_eq!(
-            look(&mut state).await,
-            Some(format!("{at} {by}")),
-            "{due} {told:?}"
-        );
+        let look = scene.text(&scene.keys.event_groups_look()).await;
+        assert_eq!(look, Some(format!("{at} {by}")), "{due} {told:?}");
     }
 }
 
@@ -107,45 +78,29 @@ async fn the_looks_of_other_workers_are_exact() {
         ("w", 21, 337),
         ("w13926", 20, 300),
     ] {
-        let (_clock, _redis, mut state) = limited().await;
-        set(&state, "r:*", Share::new().rate(0.2)).await;
-        park(&mut state, "r", 2.0).await;
-        block(&mut state, "r", NOW + 5000).await;
-        let keys = state.keys.clone();
-        state
-            .run(
-                "SET",
-                &[&keys.event_groups_look(), &format!("{} a", NOW + 5000)],
-            )
+        let scene = limited().await;
+        set(&scene, "r:*", Share::new().rate(0.2)).await;
+        park(&scene, "r", 2.0).await;
+        block(&scene, "r", NOW + 5000).await;
+        scene
+            .add(&format!("SET event.groups.look '{} a'", NOW + 5000))
             .await;
-        state.run("DEL", &[&keys.event_workers_watched()]).await;
+        scene.add("DEL event.workers.watched").await;
         for n in 0..names {
-            state
-                .run(
-                    "ZADD",
-                    &[&keys.event_workers_watched(), "1", &n.to_string()],
-                )
+            scene
+                .add(&format!("ZADD event.workers.watched 1 {n}"))
                 .await;
         }
-        state
-            .run(
-                "SET",
-                &[&keys.worker_lease(name), "token-1 host 1 1", "PX", "600000"],
-            )
-            .await;
-        let mut call = Advance::new(&keys, name, "token-1", BOUNDS, ClaimFirst::Markers);
+        let given = format!("SET event.worker:{name}:lease 'token-1 host 1 1' PX 600000");
+        scene.add(&given).await;
+        let mut call = Advance::new(&scene.keys, name, "token-1", BOUNDS, ClaimFirst::Markers);
         call.free(0);
-        let answer = wire::advance(&mut state.conn, &call)
-            .await
-            .expect("an answer");
-        let Advanced::Ok { next_due, .. } = answer else {
+        let answer = wire::advance(&mut scene.conn().await, &call).await;
+        let Ok(Advanced::Ok { next_due, .. }) = answer else {
             panic!("{answer:?}")
         };
-        assert_eq!(
-            next_due,
-            Some(Duration::from_millis(5000 + later)),
-            "{name} {names}"
-        );
+        let expected = Some(Duration::from_millis(5000 + later));
+        assert_eq!(next_due, expected, "{name} {names}");
     }
 }
 
@@ -153,33 +108,18 @@ async fn the_looks_of_other_workers_are_exact() {
 /// changes nothing at the figures of a share.
 #[tokio::test]
 async fn a_slow_rate_is_looked_at_after_10_seconds() {
-    let (_clock, redis, mut state) = limited().await;
-    set(&state, "a:*", Share::new().rate(0.001).burst(1)).await;
-    let (keys, used) = (
-        state.keys.clone(),
-        format!("9 {} 3 4 5", NOW_US + 1_000_000_000),
-    );
-    state
-        .run("HSET", &[&keys.event_shares_used(), "a:*", &used])
+    let scene = limited().await;
+    set(&scene, "a:*", Share::new().rate(0.001).burst(1)).await;
+    let used = format!("9 {} 3 4 5", NOW_US + 1_000_000_000);
+    scene
+        .add(&format!("HSET event.shares.used a:* '{used}'"))
         .await;
-    state.emit("a:1", "1").await;
+    scene.add("emit a:1 1").await;
     // A part of a ms counts as a whole one.
-    assert_eq!(
-        call(&mut state).await,
-        (vec![], Some(Duration::from_millis(10_001)))
-    );
-    assert_eq!(
-        blocked(&mut state).await,
-        [pair("a", (NOW + 10_001) as f64)]
-    );
-    assert_eq!(
-        redis
-            .console()
-            .await
-            .run::<String>(&["HGET", &keys.event_shares_used(), "a:*"])
-            .await,
-        used
-    );
+    assert_eq!(call(&scene).await, "in 10001 ms");
+    assert_eq!(blocked(&scene).await, [pair("a", (NOW + 10_001) as f64)]);
+    let words = ["HGET", &scene.keys.event_shares_used(), "a:*"];
+    assert_eq!(scene.run::<String>(&words).await, used);
 }
 
 /// A call looks at groups that are due, and at those that have waited for an object in hand for a
@@ -196,27 +136,19 @@ async fn a_call_looks_at_groups_by_their_times() {
         ("long", LATER + NOW - 1000, true),
         ("fresh", LATER + NOW - 999, false),
     ];
-    let (_clock, _redis, mut state) = limited().await;
-    limit(&state, &times.map(|(group, ..)| group)).await;
+    let scene = limited().await;
+    limit(&scene, &times.map(|(group, ..)| group)).await;
     for (group, score, _) in times {
-        park(&mut state, group, 2.0).await;
-        block(&mut state, group, score).await;
+        park(&scene, group, 2.0).await;
+        block(&scene, group, score).await;
     }
-    ask(
-        &mut state,
-        Bounds {
-            claims: 1,
-            ..BOUNDS
-        },
-    )
-    .await
-    .expect("an answer");
+    scene.free(0..2, bounds(|b| b.claims = 1)).await;
     let left: Vec<_> = times
         .iter()
         .filter(|(.., looked)| !looked)
         .map(|(group, score, _)| pair(group, *score as f64))
         .collect();
-    assert_eq!(blocked(&mut state).await, left);
+    assert_eq!(blocked(&scene).await, left);
 }
 
 /// The groups of a prefix have one time. A group that waits for the rate only lowers it. A group
@@ -224,35 +156,30 @@ async fn a_call_looks_at_groups_by_their_times() {
 #[tokio::test]
 async fn the_time_of_a_prefix_is_the_soonest_for_its_rate() {
     for (before, in_hand, after) in [
-        (NOW + 1000, &["a:8:"][..], NOW + 1000),
-        (NOW + 9500, &["a:8:"], NOW + 9001),
-        (LATER + NOW - 1, &["a:8:"], NOW + 9001),
-        (NOW + 1000, &["a:8:", "a:9:"], LATER + NOW),
+        (NOW + 1000, "0 a:8:", NOW + 1000),
+        (NOW + 9500, "0 a:8:", NOW + 9001),
+        (LATER + NOW - 1, "0 a:8:", NOW + 9001),
+        (NOW + 1000, "0 a:8: 0 a:9:", LATER + NOW),
     ] {
-        let (_clock, _redis, mut state) = limited().await;
-        set(&state, "a:*", Share::new().rate(0.01).burst(1).in_flight(2)).await;
-        set(&state, "a:x:*", Share::new().weight(1)).await;
-        let keys = state.keys.clone();
-        state
-            .run(
-                "HSET",
-                &[
-                    &keys.event_shares_used(),
-                    "a:*",
-                    &format!("9 {} 0 0 0", NOW_US + 9_000_000),
-                ],
-            )
+        let scene = limited().await;
+        set(&scene, "a:*", Share::new().rate(0.01).burst(1).in_flight(2)).await;
+        set(&scene, "a:x:*", Share::new().weight(1)).await;
+        let used = format!(
+            "HSET event.shares.used a:* '9 {} 0 0 0'",
+            NOW_US + 9_000_000
+        );
+        scene
+            .add(&format!("{used}; ZADD objects.in.hand {in_hand}"))
             .await;
-        for member in in_hand {
-            state
-                .run("ZADD", &[&keys.objects_in_hand(), "0", member])
-                .await;
-        }
-        block(&mut state, "a\n", before).await;
-        state.emit("a:x:1", "1").await;
-        assert_eq!(call(&mut state).await.0, [""; 0], "{before}");
+        block(&scene, "a\n", before).await;
+        scene.add("emit a:x:1 1").await;
         assert_eq!(
-            blocked(&mut state).await,
+            scene.free(0..2, BOUNDS).await.objects(),
+            [""; 0],
+            "{before}"
+        );
+        assert_eq!(
+            blocked(&scene).await,
             [pair("a\n", after as f64)],
             "{before}"
         );
@@ -264,20 +191,19 @@ async fn the_time_of_a_prefix_is_the_soonest_for_its_rate() {
 #[tokio::test]
 async fn a_group_that_also_waits_for_another_prefix_is_left_out() {
     for other in [false, true] {
-        let (_clock, _redis, mut state) = limited().await;
-        set(&state, "p:*", Share::new().in_flight(9)).await;
-        set(&state, "p:x:*", Share::new().in_flight(9)).await;
-        set(&state, "p:x:y:*", Share::new().weight(1)).await;
-        park(&mut state, "p:x:y", 2.0).await;
-        block(&mut state, "p\n", 0).await;
-        block(
-            &mut state,
-            if other { "p:x\n" } else { "p:z\n" },
-            LATER + NOW,
-        )
-        .await;
+        let scene = limited().await;
+        set(&scene, "p:*", Share::new().in_flight(9)).await;
+        set(&scene, "p:x:*", Share::new().in_flight(9)).await;
+        set(&scene, "p:x:y:*", Share::new().weight(1)).await;
+        park(&scene, "p:x:y", 2.0).await;
+        block(&scene, "p\n", 0).await;
+        block(&scene, if other { "p:x\n" } else { "p:z\n" }, LATER + NOW).await;
         let expected: &[&str] = if other { &[] } else { &["p:x:y:1"] };
-        assert_eq!(call(&mut state).await.0, expected, "{other}");
+        assert_eq!(
+            scene.free(0..2, BOUNDS).await.objects(),
+            expected,
+            "{other}"
+        );
     }
 }
 
@@ -285,38 +211,29 @@ async fn a_group_that_also_waits_for_another_prefix_is_left_out() {
 /// shorter prefix.
 #[tokio::test]
 async fn of_equal_limits_a_group_waits_for_that_of_the_shorter_prefix() {
-    let (_clock, _redis, mut state) = limited().await;
-    set(&state, "a:*", Share::new().in_flight(1)).await;
-    set(&state, "a:x:*", Share::new().in_flight(1)).await;
-    let in_hand = state.keys.objects_in_hand();
-    state.run("ZADD", &[&in_hand, "0", "a:x:9:"]).await;
-    state.emit("a:x:1", "1").await;
-    assert_eq!(call(&mut state).await, (vec![], None));
-    assert_eq!(
-        blocked(&mut state).await,
-        [pair("a\n", (LATER + NOW) as f64)]
-    );
+    let scene = limited().await;
+    set(&scene, "a:*", Share::new().in_flight(1)).await;
+    set(&scene, "a:x:*", Share::new().in_flight(1)).await;
+    scene
+        .add("ZADD objects.in.hand 0 a:x:9:; emit a:x:1 1")
+        .await;
+    assert_eq!(call(&scene).await, "");
+    assert_eq!(blocked(&scene).await, [pair("a\n", (LATER + NOW) as f64)]);
 }
 
 /// A group that has waited with a higher pass than the others keeps its pass.
 #[tokio::test]
 async fn a_group_does_not_come_back_with_a_higher_pass() {
-    let (_clock, _redis, mut state) = limited().await;
-    limit(&state, &["a", "b"]).await;
+    let scene = limited().await;
+    limit(&scene, &["a", "b"]).await;
     for (group, pass) in [("a", 5.0), ("b", 50.0)] {
-        park(&mut state, group, pass).await;
+        park(&scene, group, pass).await;
     }
-    let key = state.keys.event_groups();
-    state.run("ZADD", &[&key, "20", "a"]).await;
-    block(&mut state, "b", 0).await;
-    ask(
-        &mut state,
-        Bounds {
-            claims: 1,
-            ..BOUNDS
-        },
-    )
-    .await
-    .expect("an answer");
-    assert_eq!(passes(&mut state).await, [pair("a", 21.0), pair("b", 50.0)]);
+    scene.add("ZADD event.groups 20 a").await;
+    block(&scene, "b", 0).await;
+    scene.free(0..2, bounds(|b| b.claims = 1)).await;
+    assert_eq!(
+        scene.scores("event.groups").await,
+        [pair("a", 21.0), pair("b", 50.0)]
+    );
 }

@@ -28,7 +28,7 @@ async fn restart(scene: &Scene) -> (u64, u64, Vec<(String, String)>) {
 
 /// Renews the lease. Returns the number of names that were no objects of the slots, and what was told.
 async fn renew(scene: &Scene) -> (u64, Vec<(String, String)>) {
-    let (mut conn, lease) = (scene.conn(), Duration::from_secs(600));
+    let (mut conn, lease) = (scene.conn().await, Duration::from_secs(600));
     let renewed = wire::renew(&mut conn, &scene.keys, "w", "token-1", lease, 2).await;
     match renewed.expect("an answer") {
         Renewed::Renewed { strays, lost } => (strays, lost),
@@ -399,7 +399,7 @@ async fn only_the_object_of_a_batch_gets_its_owner_again() {
         let list = format!("LPUSH event.worker:w.0:object '{name}'");
         let scene = Scene::given(&format!("{list}; {given}")).await;
         assert_eq!(renew(&scene).await, (1, vec![]), "{name} {given}");
-        let key = format!("{name}:event.worker").escape_debug().to_string();
+        let key = format!("{name}:event.worker");
         assert_eq!(scene.at(&key).await, owner, "{name} {given}");
     }
 }

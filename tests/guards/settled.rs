@@ -230,7 +230,7 @@ async fn due_objects_are_read_in_pages() {
             .add(&format!("hold work:{n} 1 '{} 0 1 0 retry: down' 1", n + 1))
             .await;
     }
-    scene.run::<()>(&["CONFIG", "RESETSTAT"]).await;
+    scene.count_calls().await;
     let fill = |slots: &mut Advance| (0..10).for_each(|slot| slots.free(slot));
     assert_eq!(call(&scene, BOUNDS, fill).await.batches.len(), 10);
     let read = scene.calls_of("zrange").await;

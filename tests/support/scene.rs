@@ -22,6 +22,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
+use seriatim::keys::Keys;
 use seriatim::wire::{
     self, Advance, Advanced, Attach, Attached, BatchReply, BatchResult, Bounds, ClaimFirst, Report,
     ScriptError, Suspects, Tag,
@@ -29,6 +30,7 @@ use seriatim::wire::{
 
 use crate::state::State;
 use crate::support::Redis;
+use crate::support::clock::Clock;
 use crate::support::console::Console;
 
 /// Limits that no test reaches by chance.
@@ -59,17 +61,20 @@ pub const ATTACH: Attach<'static> = Attach {
     suspects: Suspects::NONE,
 };
 
-/// Lua that returns all keys that begin with `ARGV[1]`: of each the name without this prefix, the
+/// Lua that returns all keys that begin with `ARGV[1]`, or only the one that goes on with `ARGV[2]`: of
+/// each the name without this prefix, the
 /// type, whether it expires, and its items. Lists have the oldest item first.
 const READ: &str = r"
 local all = {}
-for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
+for _, key in ipairs(ARGV[2] and { ARGV[1] .. ARGV[2] } or redis.call('KEYS', ARGV[1] .. '*')) do
   local kind, items = redis.call('TYPE', key).ok, {}
   if kind == 'string' then
     items[1] = redis.call('GET', key)
   elseif kind == 'list' then
     local list = redis.call('LRANGE', key, 0, -1)
     for n = #list, 1, -1 do items[#items + 1] = list[n] end
+  elseif kind == 'none' then
+    break
   elseif kind == 'stream' then
     for n, row in ipairs(redis.call('XRANGE', key, '-', '+')) do
       items[n] = row[1] .. ' ' .. table.concat(row[2], ' ')
@@ -90,9 +95,11 @@ return all";
 pub struct Scene {
     pub redis: Redis,
     console: Console,
+    /// The clock of Redis, if it stands still.
+    pub clock: Option<Clock>,
     began_ms: u64,
-    /// All keys when the test last looked.
-    seen: Mutex<BTreeMap<String, String>>,
+    /// All keys when the test last looked. Looking takes long, so it waits until a call is made.
+    seen: Mutex<Option<BTreeMap<String, String>>>,
 }
 
 /// A scene is also a console.
@@ -125,12 +132,38 @@ impl Scene {
         scene
     }
 
+    /// Returns a scene with the process `w`, in a Redis of its own, with these keys.
+    pub async fn under(keys: Keys) -> Self {
+        let redis = Redis::own(&[]);
+        let mut console = redis.console().await;
+        console.keys = keys;
+        let scene = Self::with(redis, console).await;
+        scene.attach(&ATTACH).await;
+        scene.changes().await;
+        scene
+    }
+
+    /// Returns a scene without a process, in which it is this time, in µs.
+    pub async fn stopped_at(us: u64) -> Self {
+        let clock = Clock::new();
+        let redis = Redis::with_stopped_clock(&clock);
+        clock.stop_at(us);
+        let mut scene = Self::bare(redis).await;
+        scene.clock = Some(clock);
+        scene
+    }
+
     /// Returns a scene without a process.
     pub async fn bare(redis: Redis) -> Self {
         let console = redis.console().await;
+        Self::with(redis, console).await
+    }
+
+    async fn with(redis: Redis, console: Console) -> Self {
         let mut scene = Self {
             redis,
             console,
+            clock: None,
             began_ms: 0,
             seen: Mutex::default(),
         };
@@ -139,8 +172,11 @@ impl Scene {
         scene
     }
 
-    /// Returns the connection of the scene.
-    pub fn conn(&self) -> MultiplexedConnection {
+    /// Returns the connection for a call. Looks at the keys that are given.
+    pub async fn conn(&self) -> MultiplexedConnection {
+        if self.seen().is_none() {
+            self.changes().await;
+        }
         self.console.conn()
     }
 
@@ -158,36 +194,97 @@ impl Scene {
     /// - `own WORKER OBJECT FIRST EVENT…`: gives a worker this object, with a batch from this id on
     /// - `hold OBJECT DUE 'NUMBERS REASON' EVENT…`: holds an object with this batch
     /// - `delivered OBJECT ID`: sets the last id
+    /// - `batch WORKER FIRST EVENT…`: gives the slot of a worker a batch only
     /// - `pop WORKER`: moves the oldest marker to the list of a worker
+    /// - `each OBJECT…`: emits the event `1` for each object
+    /// - `due MS OBJECT…`: holds objects with the event `1`, each due 1 ms later than the one before
+    /// - `names GROUP PASS NAME…`: adds names to the list of a group with this pass
+    /// - `queue GROUP PASS NAME…`: the same, and each object has the event `1`
+    ///
+    /// The word `a:1..3` is short for `a:1 a:2 a:3`.
     pub async fn add(&self, commands: &str) {
-        let mut state = State::new(self.conn(), self.keys.clone());
         for words in commands_of(commands) {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            match words[..] {
-                ["emit", object, ref events @ ..] => self.emit_all(object, events).await,
-                ["own", worker, object, first, ref events @ ..] => {
-                    let first = first.parse().expect("an id");
-                    state.own(worker, object, first, events).await;
-                }
-                ["hold", object, due, why, ref events @ ..] => {
-                    state.hold(object, due, events, why).await;
-                }
-                ["delivered", object, id] => {
-                    state.delivered(object, id.parse().expect("an id")).await;
-                }
-                ["pop", worker] => {
-                    let to = self.keys.worker_object(worker);
-                    let from = self.keys.objects_with_events();
-                    state.run("LMOVE", &[&from, &to, "RIGHT", "LEFT"]).await;
-                }
-                [command, key, ref rest @ ..] => {
-                    let key = format!("{}{key}", self.keys.prefix());
-                    state.run(command, &[&[key.as_str()], rest].concat()).await;
-                }
-                _ => panic!("{words:?}"),
-            }
+            self.add_one(&words).await;
         }
-        self.changes().await;
+        *self.seen() = None;
+    }
+
+    async fn add_one(&self, words: &[&str]) {
+        let mut state = State::new(self.console.conn(), self.keys.clone());
+        let keys = &self.keys;
+        let number = |word: &str| word.parse::<u64>().expect("a number");
+        match *words {
+            ["emit", object, ref events @ ..] => self.emit_all(object, events).await,
+            ["own", worker, object, first, ref events @ ..] => {
+                state.own(worker, object, number(first), events).await;
+            }
+            ["batch", worker, first, ref events @ ..] => {
+                state.batch(worker, number(first), events).await;
+            }
+            ["hold", object, due, why, ref events @ ..] => {
+                state.hold(object, due, events, why).await;
+            }
+            ["delivered", object, id] => state.delivered(object, number(id)).await,
+            ["pop", worker] => {
+                let (from, to) = (keys.objects_with_events(), keys.worker_object(worker));
+                state.run("LMOVE", &[&from, &to, "RIGHT", "LEFT"]).await;
+            }
+            ["each", ref objects @ ..] => {
+                let of_object = |object: &&str| {
+                    let queue = ["LPUSH".to_owned(), keys.events(object), "1".to_owned()];
+                    let name = (*object).to_owned();
+                    let marker = ["LPUSH".to_owned(), keys.objects_with_events(), name];
+                    [queue.to_vec(), marker.to_vec()]
+                };
+                self.run_all(objects.iter().flat_map(of_object)).await;
+            }
+            ["due", first, ref objects @ ..] => {
+                for (due, object) in (number(first)..).zip(objects) {
+                    let due = due.to_string();
+                    state
+                        .hold(object, &due, &["1"], "1 0 1 0 retry: down")
+                        .await;
+                }
+            }
+            [kind @ ("names" | "queue"), group, pass, ref names @ ..] => {
+                let (list, count) = (keys.group_waiting(group), names.len().to_string());
+                let mut all = vec![
+                    vec![
+                        "ZADD".to_owned(),
+                        keys.event_groups(),
+                        pass.to_owned(),
+                        group.to_owned(),
+                    ],
+                    vec!["INCRBY".to_owned(), keys.event_groups_waiting(), count],
+                ];
+                for name in names {
+                    all.push(vec!["LPUSH".to_owned(), list.clone(), (*name).to_owned()]);
+                    if kind == "queue" {
+                        all.push(vec!["LPUSH".to_owned(), keys.events(name), "1".to_owned()]);
+                    }
+                }
+                self.run_all(all).await;
+            }
+            [command, key, ref rest @ ..] => {
+                let key = format!("{}{key}", keys.prefix());
+                state.run(command, &[&[key.as_str()], rest].concat()).await;
+            }
+            _ => panic!("{words:?}"),
+        }
+    }
+
+    /// Runs commands in one round trip.
+    async fn run_all(&self, commands: impl IntoIterator<Item = Vec<String>>) {
+        let mut pipe = redis::pipe();
+        for words in commands {
+            pipe.cmd(&words[0]).arg(&words[1..]).ignore();
+        }
+        if !pipe.is_empty() {
+            pipe.query_async::<()>(&mut self.console.conn())
+                .await
+                .expect("run");
+        }
     }
 
     /// Fails unless these are all changes since the keys were given or last looked at. A line is
@@ -216,8 +313,8 @@ impl Scene {
 
     /// Returns all changes, as [`Self::changed`] describes them, and looks anew.
     pub async fn changes(&self) -> Vec<String> {
-        let now = self.dump().await;
-        let before = std::mem::replace(&mut *self.seen(), now.clone());
+        let now = self.dump(&[]).await;
+        let before = self.seen().replace(now.clone()).unwrap_or_default();
         let mut keys: Vec<_> = before.keys().chain(now.keys()).collect();
         keys.sort();
         keys.dedup();
@@ -246,8 +343,21 @@ impl Scene {
 
     /// Returns the value of a key without the prefix, as [`Self::changed`] describes it.
     pub async fn at(&self, key: &str) -> String {
-        let all = self.dump().await;
-        all.get(key).map_or("nil", String::as_str).to_owned()
+        let found = self.dump(&[key]).await.into_values().next();
+        found.unwrap_or_else(|| "nil".to_owned())
+    }
+
+    /// Returns the members and the scores of the sorted set at this key without the prefix.
+    pub async fn scores(&self, key: &str) -> Vec<(String, f64)> {
+        let key = format!("{}{key}", self.keys.prefix());
+        self.run(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]).await
+    }
+
+    /// Lets the server count its commands from here on. The server must be the test's own.
+    pub async fn count_calls(&self) {
+        let mut conn = self.conn().await;
+        let reset = redis::cmd("CONFIG").arg("RESETSTAT").to_owned();
+        reset.exec_async(&mut conn).await.expect("reset");
     }
 
     /// Returns how often the server has run a command. The server must be the test's own.
@@ -259,13 +369,14 @@ impl Scene {
         calls.map_or(0, |calls| calls.parse().expect("a number"))
     }
 
-    fn seen(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+    fn seen(&self) -> MutexGuard<'_, Option<BTreeMap<String, String>>> {
         self.seen.lock().expect("no test has failed")
     }
 
-    async fn dump(&self) -> BTreeMap<String, String> {
+    async fn dump(&self, only: &[&str]) -> BTreeMap<String, String> {
         type Key = (Vec<u8>, String, bool, Vec<Vec<u8>>);
-        let all: Vec<Key> = self.run(&["EVAL", READ, "0", self.keys.prefix()]).await;
+        let words = [&["EVAL", READ, "0", self.keys.prefix()], only].concat();
+        let all: Vec<Key> = self.run(&words).await;
         let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).escape_debug().to_string();
         let value = |(key, kind, expires, items): &Key| {
             let items: Vec<_> = items.iter().map(|item| self.steady(&text(item))).collect();
@@ -311,13 +422,13 @@ impl Scene {
 
     /// Returns what a check of the keys finds.
     pub async fn report_of_check(&self) -> seriatim::control::CheckReport {
-        let control = crate::support::control(&self.conn(), &self.keys);
+        let control = crate::support::control(&self.console.conn(), &self.keys);
         control.check().await.expect("checked")
     }
 
     /// Attaches a process.
     pub async fn attach(&self, args: &Attach<'_>) -> Attached {
-        let attached = wire::attach(&mut self.conn(), &self.keys, args).await;
+        let attached = wire::attach(&mut self.conn().await, &self.keys, args).await;
         attached.expect("an answer")
     }
 
@@ -347,7 +458,7 @@ impl Scene {
     ) -> Result<Advanced, ScriptError> {
         let mut call = Advance::new(&self.keys, "w", "token-1", bounds, from);
         fill(&mut call);
-        wire::advance(&mut self.conn(), &call).await
+        wire::advance(&mut self.conn().await, &call).await
     }
 
     /// Makes a call for these free slots.
@@ -418,6 +529,19 @@ impl Answer {
             format!("{slot} {object} {tag} after {prev}: {}", events(batch))
         };
         self.batches.iter().map(batch).collect()
+    }
+
+    /// Returns the objects of the batches, and the words `more` and `unsorted` if another call is of
+    /// use, or is of use even without a free slot.
+    pub fn summary(&self) -> String {
+        let more = if self.more { ", more" } else { "" };
+        let unsorted = if self.unsorted { ", unsorted" } else { "" };
+        format!("{}{more}{unsorted}", self.objects().join(" "))
+    }
+
+    /// Returns whether another call is of use, and whether it is of use even without a free slot.
+    pub fn of_use(&self) -> (bool, bool) {
+        (self.more, self.unsorted)
     }
 
     /// Returns the number of events of each batch.
@@ -493,6 +617,17 @@ fn lines_of(text: &str) -> Vec<String> {
     lines.filter(|line| !line.is_empty()).collect()
 }
 
+/// Returns the words for which `a:1..3` is short.
+fn numbered(word: &str) -> Vec<String> {
+    let range = |word: &str| {
+        let (begin, last) = word.split_once("..")?;
+        let (name, first) = begin.rsplit_once(':')?;
+        let numbers = first.parse::<u64>().ok()?..=last.parse().ok()?;
+        Some(numbers.map(|n| format!("{name}:{n}")).collect())
+    };
+    range(word).unwrap_or_else(|| vec![word.to_owned()])
+}
+
 /// Returns the words of each command.
 fn commands_of(text: &str) -> Vec<Vec<String>> {
     let (mut commands, mut words) = (Vec::new(), Vec::new());
@@ -504,7 +639,7 @@ fn commands_of(text: &str) -> Vec<Vec<String>> {
                 word.get_or_insert_default();
             }
             ' ' | '\n' | ';' if !is_quoted => {
-                words.extend(word.take());
+                words.extend(word.take().iter().flat_map(|word| numbered(word)));
                 if c != ' ' && !words.is_empty() {
                     commands.push(std::mem::take(&mut words));
                 }

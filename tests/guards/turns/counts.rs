@@ -1,76 +1,51 @@
 //! The number of names that are set aside, also if it is wrong, and after a failure.
 
-use seriatim::wire::Bounds;
+use seriatim::wire::{Advance, ClaimFirst};
 
-use super::{GROUPED, aside, ask, ask_for, claim, counts, emit, more, numbered, queue_aside, rig};
-use crate::objects;
-use crate::support::Redis;
+use super::{GROUPED, aside, claim, counts, grouped};
+use crate::scene::Scene;
 
 /// A worker without groups takes names before markers. Another call is of use while markers are
 /// left, but only with a free slot.
 #[tokio::test]
 async fn a_call_without_groups_takes_names_first() {
-    let redis = Redis::start();
-    let (mut state, console) = rig(&redis).await;
-    queue_aside(&mut state, "a", 3, &["a:1"]).await;
-    emit(&mut state, ["b:1"]).await;
-    let bounds = Bounds {
-        group_depth: 0,
-        ..GROUPED
-    };
-    let answer = ask(&mut state, 2, bounds).await.expect("an answer");
+    let scene = Scene::given("queue a 3 a:1; each b:1").await;
+    let bounds = grouped(|b| b.group_depth = 0);
+    let answer = scene.free(0..2, bounds).await;
+    assert_eq!(answer.summary(), "a:1, more");
     assert_eq!(
-        (objects(&answer), more(&answer)),
-        (vec!["a:1"], (true, false))
-    );
-    assert_eq!(
-        (aside(&console).await, counts(&console).await),
+        (aside(&scene).await, counts(&scene).await),
         ("none".to_owned(), (0, 1, 0))
     );
-    let answer = ask(&mut state, 0, bounds).await.expect("an answer");
-    assert_eq!(more(&answer), (false, false));
-    let answer = ask_for(&mut state, 2..3, bounds).await.expect("an answer");
-    assert_eq!(
-        (objects(&answer), more(&answer)),
-        (vec!["b:1"], (false, false))
-    );
-    queue_aside(&mut state, "a", 3, &["a:2"]).await;
-    let answer = ask_for(&mut state, 3..4, bounds).await.expect("an answer");
-    assert_eq!(
-        (objects(&answer), more(&answer)),
-        (vec!["a:2"], (false, false)),
-        "no marker is left"
-    );
+    let answer = scene.free(0..0, bounds).await;
+    assert_eq!(answer.of_use(), (false, false));
+    let answer = scene.free(2..3, bounds).await;
+    assert_eq!(answer.summary(), "b:1");
+    scene.add("queue a 3 a:2").await;
+    let answer = scene.free(3..4, bounds).await;
+    assert_eq!(answer.summary(), "a:2", "no marker is left");
 }
 
 /// A number of names that is too high ends with the last group. If the number is too low, the names
 /// that are left are still taken.
 #[tokio::test]
 async fn a_wrong_number_of_names_is_corrected() {
-    let redis = Redis::start();
-    let (mut state, console) = rig(&redis).await;
-    queue_aside(&mut state, "a", 0, &numbered("a", 3)).await;
-    state
-        .run("SET", &[&state.keys.event_groups_waiting(), "1"])
-        .await;
-    assert_eq!(claim(&mut state, 1, GROUPED).await, ["a:1"]);
-    assert_eq!(aside(&console).await, "a 1: a:2 a:3; 1");
+    let given = "queue a 0 a:1..3; SET event.groups.waiting 1";
+    let scene = Scene::given(given).await;
+    assert_eq!(claim(&scene, 1, GROUPED).await, ["a:1"]);
+    assert_eq!(aside(&scene).await, "a 1: a:2 a:3; 1");
     for (number, left) in [("9", "8"), ("1", "2"), ("2", "1")] {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
-        queue_aside(&mut state, "a", 0, &["a:1", "a:2"]).await;
-        queue_aside(&mut state, "b", 0, &["b:1"]).await;
-        state
-            .run("SET", &[&state.keys.event_groups_waiting(), number])
+        let scene = Scene::new().await;
+        scene.add("queue a 0 a:1 a:2; queue b 0 b:1").await;
+        scene
+            .add(&format!("SET event.groups.waiting '{number}'"))
             .await;
-        assert_eq!(claim(&mut state, 1, GROUPED).await, ["a:1"]);
-        assert_eq!(aside(&console).await, format!("b 0: b:1; a 1: a:2; {left}"));
+        assert_eq!(claim(&scene, 1, GROUPED).await, ["a:1"]);
+        assert_eq!(aside(&scene).await, format!("b 0: b:1; a 1: a:2; {left}"));
         for slot in 1..4 {
-            ask_for(&mut state, slot..slot + 1, GROUPED)
-                .await
-                .expect("an answer");
+            scene.free(slot..slot + 1, GROUPED).await;
         }
-        assert_eq!(aside(&console).await, "none", "{number}");
+        assert_eq!(aside(&scene).await, "none", "{number}");
     }
 }
 
@@ -78,28 +53,15 @@ async fn a_wrong_number_of_names_is_corrected() {
 /// whose names were set aside and are lost.
 #[tokio::test]
 async fn a_number_without_names_lasts_for_one_call() {
-    let redis = Redis::start();
-    let (mut state, console) = rig(&redis).await;
-    state.hold("a:1", "-1", &["1"], "1 0 1 0 retry: down").await;
-    state
-        .run("SET", &[&state.keys.event_groups_waiting(), "1"])
-        .await;
+    let given = "hold a:1 -1 '1 0 1 0 retry: down' 1; SET event.groups.waiting 1";
+    let scene = Scene::given(given).await;
     for expected in [&[][..], &["a:1"]] {
-        let answer = ask(
-            &mut state,
-            1,
-            Bounds {
-                group_depth: 0,
-                ..GROUPED
-            },
-        )
-        .await
-        .expect("an answer");
+        let answer = scene.free(0..1, grouped(|b| b.group_depth = 0)).await;
         assert_eq!(
-            (objects(&answer), more(&answer)),
+            (answer.objects(), answer.of_use()),
             (expected.to_vec(), (false, false))
         );
-        assert_eq!(aside(&console).await, "none");
+        assert_eq!(aside(&scene).await, "none");
     }
 }
 
@@ -109,35 +71,30 @@ async fn a_number_without_names_lasts_for_one_call() {
 #[tokio::test]
 async fn a_number_of_names_that_is_none_loses_no_name() {
     for number in ["nan", "-nan", "-7", "inf", "x", ""] {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
-        queue_aside(&mut state, "a", 0, &["a:1", "a:2"]).await;
-        state
-            .run("SET", &[&state.keys.event_groups_waiting(), number])
+        let scene = Scene::new().await;
+        scene.add("queue a 0 a:1 a:2").await;
+        scene
+            .add(&format!("SET event.groups.waiting '{number}'"))
             .await;
-        emit(&mut state, ["b:1", "b:2"]).await;
+        scene.add("each b:1 b:2").await;
         let mut claimed = Vec::new();
         for slot in 0..6 {
-            let answer = ask_for(&mut state, slot..slot + 1, GROUPED)
-                .await
-                .expect("an answer");
-            claimed.extend(objects(&answer).into_iter().map(str::to_owned));
+            let answer = scene.free(slot..slot + 1, GROUPED).await;
+            claimed.extend(answer.objects().into_iter().map(str::to_owned));
         }
         claimed.sort();
         assert_eq!(claimed, ["a:1", "a:2", "b:1", "b:2"], "{number}");
-        assert_eq!(aside(&console).await, "none", "{number}");
+        assert_eq!(aside(&scene).await, "none", "{number}");
     }
 }
 
 /// A call that fails gives back the names that it has not used, and counts them.
 #[tokio::test]
 async fn a_call_that_fails_loses_no_name() {
-    let redis = Redis::start();
-    let (mut state, console) = rig(&redis).await;
-    let keys = state.keys.clone();
-    queue_aside(&mut state, "a", 0, &numbered("a", 3)).await;
-    queue_aside(&mut state, "b", 0, &numbered("b", 3)).await;
-    state.run("SET", &[&keys.worker_event("w.1"), "x"]).await;
-    ask(&mut state, 4, GROUPED).await.expect_err("a wrong type");
-    assert_eq!(aside(&console).await, "b 0: b:1 b:2 b:3; a 1: a:2 a:3; 5");
+    let given = "queue a 0 a:1..3; queue b 0 b:1..3; SET event.worker:w.1:event x";
+    let scene = Scene::given(given).await;
+    let fill = |call: &mut Advance| (0..4).for_each(|slot| call.free(slot));
+    let failed = scene.try_advance(ClaimFirst::Markers, GROUPED, fill).await;
+    failed.expect_err("a wrong type");
+    assert_eq!(aside(&scene).await, "b 0: b:1 b:2 b:3; a 1: a:2 a:3; 5");
 }

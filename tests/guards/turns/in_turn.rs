@@ -1,18 +1,9 @@
 //! Held objects and markers in turn, while no name is set aside.
 
-use seriatim::wire::{Advanced, Bounds, ClaimFirst};
+use seriatim::wire::ClaimFirst;
 
-use super::{GROUPED, aside, ask, claim, emit, hold, more, queue_aside, rig, set_aside};
-use crate::support::Redis;
-use crate::{BOUNDS, objects};
-
-/// Returns the source that the next call tries first.
-fn from(answer: &Advanced) -> ClaimFirst {
-    let Advanced::Ok { from, .. } = answer else {
-        panic!("{answer:?}")
-    };
-    *from
-}
+use super::{GROUPED, aside, claim, grouped};
+use crate::scene::{BOUNDS, Scene, bounds};
 
 /// The owner key of a held object without a batch was evicted. The marker of the object seems to
 /// lead to an object without an owner, before or after the held object has its turn. One slot gets
@@ -20,23 +11,14 @@ fn from(answer: &Advanced) -> ClaimFirst {
 #[tokio::test]
 async fn a_held_object_without_an_owner_key_has_one_slot() {
     for (first, expected) in [("x:1", &["x:1", "a:1"]), ("a:1", &["x:1", "a:1"])] {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
-        let keys = state.keys.clone();
-        state.hold("a:1", "1", &[], "0 0 0 0 yield").await;
-        state.run("DEL", &[&keys.event_worker("a:1")]).await;
-        emit(
-            &mut state,
-            [first, if first == "a:1" { "x:1" } else { "a:1" }],
-        )
-        .await;
-        state.run("LPUSH", &[&keys.events("a:1"), "2", "3"]).await;
-        assert_eq!(
-            claim(&mut state, 4, Bounds { batch: 1, ..BOUNDS }).await,
-            expected
-        );
-        assert_eq!(console.list(&keys.events("a:1")).await, ["2", "3"]);
-        assert_eq!(console.due("a:1").await, None);
+        let given = "hold a:1 1 '0 0 0 0 yield'; DEL a:1:event.worker";
+        let scene = Scene::given(given).await;
+        let second = if first == "a:1" { "x:1" } else { "a:1" };
+        scene.add(&format!("each {first} {second}")).await;
+        scene.add("LPUSH a:1:events 2 3").await;
+        assert_eq!(claim(&scene, 4, bounds(|b| b.batch = 1)).await, expected);
+        assert_eq!(scene.at("a:1:events").await, "[2, 3]");
+        assert_eq!(scene.due("a:1").await, None);
     }
 }
 
@@ -45,24 +27,20 @@ async fn a_held_object_without_an_owner_key_has_one_slot() {
 #[tokio::test]
 async fn a_held_object_that_is_set_aside_needs_no_owner_key() {
     for (score, claimed) in [("-1", true), ("99999999999999", false)] {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
-        let keys = state.keys.clone();
-        state
-            .hold("a:1", score, &["1"], "7 0 1 0 retry: down")
-            .await;
-        state.run("DEL", &[&keys.event_worker("a:1")]).await;
-        state.run("LPUSH", &[&keys.events("a:1"), "2"]).await;
-        set_aside(&mut state, "a", 0, &["a:1"]).await;
+        let scene = Scene::new().await;
+        let given = format!("hold a:1 {score} '7 0 1 0 retry: down' 1");
+        scene.add(&given).await;
+        let given = "DEL a:1:event.worker; LPUSH a:1:events 2; names a 0 a:1";
+        scene.add(given).await;
         let expected: &[&str] = if claimed { &["a:1"] } else { &[] };
-        assert_eq!(claim(&mut state, 1, GROUPED).await, expected);
-        assert_eq!(console.list(&keys.events("a:1")).await, ["2"]);
+        assert_eq!(claim(&scene, 1, GROUPED).await, expected);
+        assert_eq!(scene.at("a:1:events").await, "[2]");
         let (owner, batch) = match claimed {
-            true => ("w.0", keys.worker_event("w.0")),
-            false => ("held", keys.events_held("a:1")),
+            true => ("w.0", scene.keys.worker_event("w.0")),
+            false => ("held", scene.keys.events_held("a:1")),
         };
-        assert_eq!(console.list(&batch).await, ["1"]);
-        let found = console.text(&keys.event_worker("a:1")).await;
+        assert_eq!(scene.list(&batch).await, ["1"]);
+        let found = scene.text(&scene.keys.event_worker("a:1")).await;
         assert_eq!(found.as_deref(), Some(owner));
     }
 }
@@ -71,45 +49,27 @@ async fn a_held_object_that_is_set_aside_needs_no_owner_key() {
 /// held batch is claimed after it.
 #[tokio::test]
 async fn a_marker_without_events_hides_no_held_batch() {
-    let redis = Redis::start();
-    let (mut state, console) = rig(&redis).await;
-    let keys = state.keys.clone();
-    state.hold("a:1", "1", &["1"], "7 0 1 0 retry: down").await;
-    state.run("DEL", &[&keys.event_worker("a:1")]).await;
-    state
-        .run("LPUSH", &[&keys.objects_with_events(), "a:1"])
-        .await;
-    assert_eq!(claim(&mut state, 1, BOUNDS).await, ["a:1"]);
-    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1"]);
-    assert_eq!(
-        console.text(&keys.worker_event_id("w.0")).await.as_deref(),
-        Some("7 1 1")
-    );
+    let given = "
+        hold a:1 1 '7 0 1 0 retry: down' 1; DEL a:1:event.worker; LPUSH objects.with.events a:1
+    ";
+    let scene = Scene::given(given).await;
+    assert_eq!(claim(&scene, 1, BOUNDS).await, ["a:1"]);
+    assert_eq!(scene.at("event.worker:w.0:event").await, "[1]");
+    assert_eq!(scene.at("event.worker:w.0:event.id").await, "7 1 1");
 }
 
 /// A held object without a batch and without events leads to no claim, so its group does not pay
 /// for it.
 #[tokio::test]
 async fn a_held_object_without_events_counts_for_no_group() {
-    let redis = Redis::start();
-    let (mut state, console) = rig(&redis).await;
-    state.hold("a:1", "-1", &[], "0 0 0 0 yield").await;
-    set_aside(&mut state, "a", 0, &["a:1"]).await;
-    queue_aside(&mut state, "a", 0, &["a:2", "a:3"]).await;
+    let given = "hold a:1 -1 '0 0 0 0 yield'; names a 0 a:1; queue a 0 a:2 a:3";
+    let scene = Scene::given(given).await;
     assert_eq!(
-        claim(
-            &mut state,
-            2,
-            Bounds {
-                reply_bytes: 1,
-                ..GROUPED
-            }
-        )
-        .await,
+        claim(&scene, 2, grouped(|b| b.reply_bytes = 1)).await,
         ["a:2"]
     );
-    assert_eq!(aside(&console).await, "a 1: a:3; 1");
-    assert_eq!(console.text(&state.keys.event_worker("a:1")).await, None);
+    assert_eq!(aside(&scene).await, "a 1: a:3; 1");
+    assert_eq!(scene.at("a:1:event.worker").await, "nil");
 }
 
 /// The owner key of a held object has a wrong type. Its marker leads to no claim, because its held
@@ -117,28 +77,19 @@ async fn a_held_object_without_events_counts_for_no_group() {
 #[tokio::test]
 async fn a_marker_of_a_held_object_with_a_wrong_owner_key_leads_to_no_claim() {
     for has_last in [false, true] {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
-        let keys = state.keys.clone();
-        hold(&mut state, 1, ["b:1"]).await;
-        state
-            .hold("a:1", "9999999999999", &["1"], "7 0 1 0 retry: down")
-            .await;
-        state.run("DEL", &[&keys.event_worker("a:1")]).await;
-        state
-            .run("LPUSH", &[&keys.event_worker("a:1"), "wrong"])
-            .await;
+        let given = "
+            due 1 b:1; hold a:1 9999999999999 '7 0 1 0 retry: down' 1; DEL a:1:event.worker
+            LPUSH a:1:event.worker wrong
+        ";
+        let scene = Scene::given(given).await;
         if has_last {
-            state.delivered("a:1", 6).await;
+            scene.add("delivered a:1 6").await;
         }
-        emit(&mut state, ["a:1"]).await;
-        assert_eq!(claim(&mut state, 2, BOUNDS).await, ["b:1"], "{has_last}");
-        assert_eq!(console.due("a:1").await, Some(f64::INFINITY));
-        assert_eq!(
-            console.text(&keys.event_worker("a:1")).await.as_deref(),
-            Some("held")
-        );
-        assert_eq!(console.list(&keys.events("a:1")).await, ["1"]);
+        scene.add("each a:1").await;
+        assert_eq!(claim(&scene, 2, BOUNDS).await, ["b:1"], "{has_last}");
+        assert_eq!(scene.due("a:1").await, Some(f64::INFINITY));
+        assert_eq!(scene.at("a:1:event.worker").await, "held");
+        assert_eq!(scene.at("a:1:events").await, "[1]");
     }
 }
 
@@ -146,66 +97,40 @@ async fn a_marker_of_a_held_object_with_a_wrong_owner_key_leads_to_no_claim() {
 /// The markers have the next turn.
 #[tokio::test]
 async fn a_marker_that_leads_nowhere_keeps_the_turn() {
-    let redis = Redis::start();
-    let (mut state, console) = rig(&redis).await;
-    let keys = state.keys.clone();
-    state.run("SET", &[&keys.event_worker("c:1"), "x.0"]).await;
-    hold(&mut state, 1, ["h:1"]).await;
-    emit(&mut state, ["a:1", "b:1", "c:1"]).await;
-    let answer = ask(&mut state, 4, BOUNDS).await.expect("an answer");
-    assert_eq!(objects(&answer), ["a:1", "h:1", "b:1"]);
-    assert!(matches!(from(&answer), ClaimFirst::Markers), "{answer:?}");
-    assert_eq!(
-        console.list(&keys.objects_with_events()).await,
-        Vec::<String>::new()
-    );
+    let given = "SET c:1:event.worker x.0; due 1 h:1; each a:1 b:1 c:1";
+    let scene = Scene::given(given).await;
+    let answer = scene.free(0..4, BOUNDS).await;
+    assert_eq!(answer.objects(), ["a:1", "h:1", "b:1"]);
+    assert_eq!(answer.from, ClaimFirst::Markers);
+    assert_eq!(scene.at("objects.with.events").await, "nil");
 }
 
 /// A call may look at no further marker, but one is left. So the turn stays with the markers,
 /// although held objects are due.
 #[tokio::test]
 async fn a_marker_that_is_left_has_the_next_turn() {
-    let redis = Redis::start();
-    let (mut state, console) = rig(&redis).await;
-    let keys = state.keys.clone();
-    hold(&mut state, 1, ["h:1", "h:2"]).await;
+    let scene = Scene::given("due 1 h:1 h:2").await;
     for object in ["a:1", "b:1"] {
-        state.run("SET", &[&keys.event_worker(object), "x.0"]).await;
+        scene.add(&format!("SET {object}:event.worker x.0")).await;
     }
-    emit(&mut state, ["a:1", "b:1", "c:1"]).await;
-    let answer = ask(
-        &mut state,
-        2,
-        Bounds {
-            markers: 2,
-            ..BOUNDS
-        },
-    )
-    .await
-    .expect("an answer");
-    assert_eq!((objects(&answer), more(&answer)), (vec![], (true, false)));
-    assert!(matches!(from(&answer), ClaimFirst::Markers), "{answer:?}");
-    assert_eq!(console.list(&keys.objects_with_events()).await, ["c:1"]);
-    let answer = ask(&mut state, 2, BOUNDS).await.expect("an answer");
-    assert_eq!(objects(&answer), ["c:1", "h:1"]);
+    scene.add("each a:1 b:1 c:1").await;
+    let answer = scene.free(0..2, bounds(|b| b.markers = 2)).await;
+    assert_eq!(answer.summary(), ", more");
+    assert_eq!(answer.from, ClaimFirst::Markers);
+    assert_eq!(scene.at("objects.with.events").await, "[c:1]");
+    let answer = scene.free(0..2, BOUNDS).await;
+    assert_eq!(answer.objects(), ["c:1", "h:1"]);
 }
 
 /// A name in `objects.held` belongs to an object of another worker, and a reason is left from an
 /// earlier hold. The name is dropped, and the other worker keeps its object.
 #[tokio::test]
 async fn a_due_name_with_a_reason_takes_no_object_from_a_worker() {
-    let redis = Redis::start();
-    let (mut state, console) = rig(&redis).await;
-    let keys = state.keys.clone();
-    state.hold("a:1", "1", &[], "0 0 0 0 yield").await;
-    state.run("SET", &[&keys.event_worker("a:1"), "x.0"]).await;
-    state.run("LPUSH", &[&keys.events("a:1"), "1"]).await;
-    assert_eq!(claim(&mut state, 1, BOUNDS).await, Vec::<String>::new());
-    assert_eq!(
-        console.text(&keys.event_worker("a:1")).await.as_deref(),
-        Some("x.0")
-    );
-    assert_eq!(console.due("a:1").await, None);
+    let given = "hold a:1 1 '0 0 0 0 yield'; SET a:1:event.worker x.0; LPUSH a:1:events 1";
+    let scene = Scene::given(given).await;
+    assert_eq!(claim(&scene, 1, BOUNDS).await, [""; 0]);
+    assert_eq!(scene.at("a:1:event.worker").await, "x.0");
+    assert_eq!(scene.due("a:1").await, None);
 }
 
 /// A call with room for one byte claims a held object. The counter of ids rises only if it is below
@@ -213,26 +138,15 @@ async fn a_due_name_with_a_reason_takes_no_object_from_a_worker() {
 #[tokio::test]
 async fn the_counter_rises_above_a_held_batch() {
     for (counter, rises) in [(8, true), (9, false)] {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
-        let key = state.keys.next_event_id();
-        state
-            .hold("a:1", "1", &["1", "2", "3"], "7 0 1 0 retry: down")
-            .await;
-        state.run("SET", &[&key, &counter.to_string()]).await;
+        let scene = Scene::new().await;
+        let key = scene.keys.next_event_id();
+        scene.add("hold a:1 1 '7 0 1 0 retry: down' 1 2 3").await;
+        scene.add(&format!("SET next.event.id {counter}")).await;
         assert_eq!(
-            claim(
-                &mut state,
-                1,
-                Bounds {
-                    reply_bytes: 1,
-                    ..BOUNDS
-                }
-            )
-            .await,
+            claim(&scene, 1, bounds(|b| b.reply_bytes = 1)).await,
             ["a:1"]
         );
-        assert_eq!(console.number(&key).await > 9, rises, "{counter}");
+        assert_eq!(scene.number(&key).await > 9, rises, "{counter}");
     }
 }
 
@@ -240,37 +154,20 @@ async fn the_counter_rises_above_a_held_batch() {
 /// object waits for an operator.
 #[tokio::test]
 async fn a_held_batch_with_a_wrong_key_is_not_claimed() {
-    for wrong in ["last type", "last id", "batch type"] {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
-        let keys = state.keys.clone();
-        state.hold("a:1", "1", &["1"], "7 0 1 0 retry: down").await;
-        let (key, kind) = if wrong == "batch type" {
-            (keys.events_held("a:1"), "string")
-        } else {
-            (keys.last_event_id("a:1"), "list")
-        };
-        state.run("DEL", &[&key]).await;
-        match wrong {
-            "last type" => state.run("LPUSH", &[&key, "6"]).await,
-            _ => state.run("SET", &[&key, "wrong"]).await,
-        }
-        let kind = if wrong == "last id" { "string" } else { kind };
-        assert_eq!(
-            claim(&mut state, 1, BOUNDS).await,
-            Vec::<String>::new(),
-            "{wrong}"
-        );
-        assert_eq!(console.due("a:1").await, Some(f64::INFINITY), "{wrong}");
-        let why = console.held_id("a:1").await.expect("a reason");
-        assert!(
-            why.starts_with("7 0 1 0 quarantine: ") && why.ends_with(&format!(" is a {kind}")),
-            "{why}"
-        );
-        assert_eq!(
-            why.contains("last.event.id"),
-            wrong != "batch type",
-            "{why}"
-        );
+    for (wrong, key, kind) in [
+        ("LPUSH a:1:last.event.id 6", "a:1:last.event.id", "list"),
+        ("SET a:1:last.event.id wrong", "a:1:last.event.id", "string"),
+        (
+            "DEL a:1:events.held; SET a:1:events.held wrong",
+            "a:1:events.held",
+            "string",
+        ),
+    ] {
+        let scene = Scene::given("hold a:1 1 '7 0 1 0 retry: down' 1").await;
+        scene.add(wrong).await;
+        assert_eq!(claim(&scene, 1, BOUNDS).await, [""; 0], "{wrong}");
+        assert_eq!(scene.due("a:1").await, Some(f64::INFINITY), "{wrong}");
+        let why = format!("7 0 1 0 quarantine: {key} is a {kind}");
+        assert_eq!(scene.held_id("a:1").await, Some(why));
     }
 }

@@ -1,36 +1,21 @@
 //! Markers that lead to no claim, and marks between markers, while groups take no turns.
 
 use seriatim::keys::Keys;
-use seriatim::wire::{self, Advance, Advanced, Bounds, ClaimFirst};
+use seriatim::wire::ClaimFirst;
 
-use super::{ask, claim, emit, rig};
-use crate::state::State;
-use crate::support::Redis;
-use crate::{BOUNDS, objects};
+use super::{claim, emit};
+use crate::scene::{BOUNDS, Scene, bounds};
 
 /// A rule has just ended, no marker waits and no held object is due. The turn stays with the held
 /// objects.
 #[tokio::test]
 async fn without_a_marker_the_turn_stays() {
-    let redis = Redis::start();
-    let (mut state, _) = rig(&redis).await;
-    let keys = state.keys.clone();
-    state.rule("pause a:1", "1 5 0 3 0 ada", "5").await;
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Held);
-    call.free(0);
-    let answer = wire::advance(&mut state.conn, &call)
-        .await
-        .expect("an answer");
-    assert!(
-        matches!(
-            answer,
-            Advanced::Ok {
-                from: ClaimFirst::Held,
-                ..
-            }
-        ),
-        "{answer:?}"
-    );
+    let given = "HSET event.rules 'pause a:1' '1 5 0 3 0 ada' next 5";
+    let scene = Scene::given(given).await;
+    let answer = scene
+        .advance_from(ClaimFirst::Held, BOUNDS, |call| call.free(0))
+        .await;
+    assert_eq!(answer.from, ClaimFirst::Held);
 }
 
 /// After a claim from the last marker, held objects have the next turn. If a marker of another
@@ -38,32 +23,23 @@ async fn without_a_marker_the_turn_stays() {
 #[tokio::test]
 async fn the_last_marker_says_who_has_the_next_turn() {
     for has_other in [false, true] {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
-        let keys = state.keys.clone();
-        state.run("SET", &[&keys.event_worker("b:1"), "x.0"]).await;
-        emit(
-            &mut state,
-            if has_other {
-                &["a:1", "b:1"][..]
+        let scene = Scene::given("SET b:1:event.worker x.0").await;
+        scene
+            .add(if has_other {
+                "each a:1 b:1"
             } else {
-                &["a:1"]
-            },
-        )
-        .await;
-        let answer = ask(&mut state, 3, BOUNDS).await.expect("an answer");
-        assert_eq!(objects(&answer), ["a:1"]);
-        let Advanced::Ok { from, more, .. } = answer else {
-            panic!("{answer:?}")
+                "each a:1"
+            })
+            .await;
+        let answer = scene.free(0..3, BOUNDS).await;
+        assert_eq!(answer.objects(), ["a:1"]);
+        let next = if has_other {
+            ClaimFirst::Markers
+        } else {
+            ClaimFirst::Held
         };
-        assert_eq!(
-            (matches!(from, ClaimFirst::Markers), more),
-            (has_other, false)
-        );
-        assert_eq!(
-            console.list(&keys.objects_with_events()).await,
-            Vec::<String>::new()
-        );
+        assert_eq!((answer.from, answer.more), (next, false));
+        assert_eq!(scene.at("objects.with.events").await, "nil");
     }
 }
 
@@ -71,24 +47,13 @@ async fn the_last_marker_says_who_has_the_next_turn() {
 #[tokio::test]
 async fn a_mark_is_met_when_it_leaves_the_markers() {
     for (reply_bytes, met, left) in [(1, None, &["\0t5", "b:1"][..]), (1 << 20, Some(5), &[])] {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
-        let keys = state.keys.clone();
-        state.run("ZADD", &[&keys.event_marks(), "5", "5"]).await;
-        emit(&mut state, ["a:1", "\0t5", "b:1"]).await;
-        claim(
-            &mut state,
-            3,
-            Bounds {
-                reply_bytes,
-                ..BOUNDS
-            },
-        )
-        .await;
-        assert_eq!(console.list(&keys.objects_with_events()).await, left);
+        let given = "ZADD event.marks 5 5; each a:1 \0t5 b:1";
+        let scene = Scene::given(given).await;
+        claim(&scene, 3, bounds(|b| b.reply_bytes = reply_bytes)).await;
+        assert_eq!(scene.list(&scene.keys.objects_with_events()).await, left);
         assert_eq!(
-            console
-                .run::<Option<u64>>(&["ZSCORE", &keys.event_marks(), "met"])
+            scene
+                .run::<Option<u64>>(&["ZSCORE", &scene.keys.event_marks(), "met"])
                 .await,
             met
         );
@@ -100,27 +65,19 @@ async fn a_mark_is_met_when_it_leaves_the_markers() {
 #[tokio::test]
 async fn a_wrong_owner_key_is_found_beside_an_owner() {
     for others in 1..=2 {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
-        let keys = state.keys.clone();
-        state
-            .hold("a:1", "9999999999999", &["1"], "7 0 1 0 retry: soon")
-            .await;
-        state.delivered("a:1", 6).await;
-        state.run("DEL", &[&keys.event_worker("a:1")]).await;
-        state
-            .run("LPUSH", &[&keys.event_worker("a:1"), "wrong"])
-            .await;
+        let given = "
+            hold a:1 9999999999999 '7 0 1 0 retry: soon' 1; delivered a:1 6; DEL a:1:event.worker
+            LPUSH a:1:event.worker wrong
+        ";
+        let scene = Scene::given(given).await;
         for n in 1..=others {
-            state
-                .run("SET", &[&keys.event_worker(&format!("x:{n}")), "x.0"])
-                .await;
-            emit(&mut state, [format!("x:{n}")]).await;
+            let given = format!("SET x:{n}:event.worker x.0; each x:{n}");
+            scene.add(&given).await;
         }
-        emit(&mut state, ["a:1"]).await;
-        assert_eq!(claim(&mut state, 4, BOUNDS).await, Vec::<String>::new());
-        assert_eq!(console.due("a:1").await, Some(f64::INFINITY), "{others}");
-        assert_eq!(console.list(&keys.events("a:1")).await, ["1"]);
+        scene.add("each a:1").await;
+        assert_eq!(claim(&scene, 4, BOUNDS).await, [""; 0]);
+        assert_eq!(scene.due("a:1").await, Some(f64::INFINITY), "{others}");
+        assert_eq!(scene.at("a:1:events").await, "[1]");
     }
 }
 
@@ -128,22 +85,20 @@ async fn a_wrong_owner_key_is_found_beside_an_owner() {
 #[tokio::test]
 async fn a_marker_behind_others_without_events_is_claimed() {
     for before in 0..8 {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
-        let keys = state.keys.clone();
+        let scene = Scene::new().await;
         for n in 0..10 {
             let object = if n == before {
                 "a:1".to_owned()
             } else {
                 format!("no:{n}")
             };
-            state
-                .run("LPUSH", &[&keys.objects_with_events(), &object])
+            scene
+                .add(&format!("LPUSH objects.with.events {object}"))
                 .await;
         }
-        state.run("LPUSH", &[&keys.events("a:1"), "1"]).await;
-        assert_eq!(claim(&mut state, 1, BOUNDS).await, ["a:1"]);
-        let left = console.list(&keys.objects_with_events()).await;
+        scene.add("LPUSH a:1:events 1").await;
+        assert_eq!(claim(&scene, 1, BOUNDS).await, ["a:1"]);
+        let left = scene.list(&scene.keys.objects_with_events()).await;
         assert_eq!(left.first(), Some(&format!("no:{}", before + 1)));
     }
 }
@@ -151,41 +106,22 @@ async fn a_marker_behind_others_without_events_is_claimed() {
 /// Two markers of an object lead to one claim.
 #[tokio::test]
 async fn two_markers_of_an_object_lead_to_one_claim() {
-    let redis = Redis::start();
-    let (mut state, console) = rig(&redis).await;
-    emit(&mut state, ["a:1", "a:1", "b:1"]).await;
+    let scene = Scene::given("each a:1 a:1 b:1").await;
     assert_eq!(
-        claim(&mut state, 4, Bounds { batch: 1, ..BOUNDS }).await,
+        claim(&scene, 4, bounds(|b| b.batch = 1)).await,
         ["a:1", "b:1"]
     );
-    assert_eq!(console.list(&state.keys.events("a:1")).await, ["1"]);
+    assert_eq!(scene.at("a:1:events").await, "[1]");
 }
 
 /// A call may look at one marker only, and it leads to another worker's object. The marker behind
 /// it stays.
 #[tokio::test]
 async fn a_marker_that_no_call_has_looked_at_stays() {
-    let redis = Redis::start();
-    let (mut state, console) = rig(&redis).await;
-    let keys = state.keys.clone();
-    state.run("SET", &[&keys.event_worker("x:1"), "x.0"]).await;
-    emit(&mut state, ["x:1", "a:1", "b:1"]).await;
-    assert_eq!(
-        claim(
-            &mut state,
-            1,
-            Bounds {
-                markers: 1,
-                ..BOUNDS
-            }
-        )
-        .await,
-        Vec::<String>::new()
-    );
-    assert_eq!(
-        console.list(&keys.objects_with_events()).await,
-        ["a:1", "b:1"]
-    );
+    let given = "SET x:1:event.worker x.0; each x:1 a:1 b:1";
+    let scene = Scene::given(given).await;
+    assert_eq!(claim(&scene, 1, bounds(|b| b.markers = 1)).await, [""; 0]);
+    assert_eq!(scene.at("objects.with.events").await, "[a:1, b:1]");
 }
 
 /// The last id of an object has a wrong type. Its marker leads to no claim, whether it comes alone
@@ -193,28 +129,20 @@ async fn a_marker_that_no_call_has_looked_at_stays() {
 #[tokio::test]
 async fn a_marker_of_an_object_with_a_wrong_last_id_leads_to_no_claim() {
     for markers in [&["a:1"][..], &["a:1", "b:1"], &["b:1", "a:1"]] {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
-        let keys = state.keys.clone();
-        state
-            .run("LPUSH", &[&keys.last_event_id("a:1"), "wrong"])
-            .await;
-        emit(&mut state, markers).await;
+        let scene = Scene::given("LPUSH a:1:last.event.id wrong").await;
+        emit(&scene, markers).await;
         let others: Vec<_> = markers
             .iter()
             .filter(|object| **object != "a:1")
             .copied()
             .collect();
-        let answer = ask(&mut state, 3, BOUNDS).await.expect("an answer");
-        assert_eq!(objects(&answer), others);
-        let Advanced::Ok { quarantined, .. } = answer else {
-            panic!("{answer:?}")
-        };
+        let answer = scene.free(0..3, BOUNDS).await;
+        assert_eq!(answer.objects(), others);
         let why = "quarantine: a:1:last.event.id is a list".to_owned();
-        assert_eq!(quarantined, [("a:1".to_owned(), why.clone())]);
-        assert_eq!(console.held_id("a:1").await, Some(format!("0 0 0 0 {why}")));
-        assert_eq!(console.due("a:1").await, Some(f64::INFINITY));
-        assert_eq!(console.list(&keys.events("a:1")).await, ["1"]);
+        assert_eq!(answer.told(), [format!("a:1: {why}")]);
+        assert_eq!(scene.held_id("a:1").await, Some(format!("0 0 0 0 {why}")));
+        assert_eq!(scene.due("a:1").await, Some(f64::INFINITY));
+        assert_eq!(scene.at("a:1:events").await, "[1]");
     }
 }
 
@@ -222,26 +150,12 @@ async fn a_marker_of_an_object_with_a_wrong_last_id_leads_to_no_claim() {
 #[tokio::test]
 async fn a_call_names_so_many_objects_of_other_namespaces() {
     for names in [63, 64, 65] {
-        let redis = Redis::own(&[]);
-        let (mut conn, keys) = (redis.connect().await, Keys::new());
-        crate::attach(&mut conn, &keys, "token-1", "").await;
-        let mut state = State::new(conn, keys);
-        emit(&mut state, (0..names).map(|n| format!("{{{n:0600}"))).await;
-        let answer = ask(&mut state, 100, BOUNDS).await.expect("an answer");
-        let Advanced::Ok {
-            quarantined,
-            batches,
-            ..
-        } = answer
-        else {
-            panic!("{answer:?}")
-        };
-        assert_eq!((quarantined.len(), batches.len()), (names.min(64), 0));
-        assert!(
-            quarantined
-                .iter()
-                .all(|(name, why)| name.len() == 512 && why.starts_with("foreign: ")),
-            "{quarantined:?}"
-        );
+        let scene = Scene::under(Keys::new()).await;
+        emit(&scene, (0..names).map(|n| format!("{{{n:0600}"))).await;
+        let answer = scene.free(0..100, BOUNDS).await;
+        let told = answer.told();
+        assert_eq!((told.len(), answer.batches.len()), (names.min(64), 0));
+        let is_cut = |told: &String| told[512..].starts_with(": foreign: ");
+        assert!(told.iter().all(is_cut), "{told:?}");
     }
 }

@@ -1,55 +1,48 @@
 //! The turns of priorities, of which each has a range of scores in `event.groups`, and of weights.
 
 use seriatim::control::shares::Share;
-use seriatim::wire::Bounds;
 
-use super::{GROUPED, ask, ask_for, claim, counts, more, numbered, queue_aside, rig, set_aside};
+use super::{GROUPED, claim, counts, grouped};
 use crate::limits::set;
-use crate::objects;
-use crate::state::State;
-use crate::support::Redis;
-use crate::support::console::Console;
+use crate::scene::Scene;
 
 /// The size of the range of scores that each priority has.
 const CLASS: i64 = 1_099_511_627_776;
 /// The first scores of the priorities high, normal and low, each with the name of a group.
 const CLASSES: [(&str, i64); 3] = [("h", -CLASS), ("n", 0), ("l", CLASS)];
 
-/// Returns a state in which scores say priorities, because there is a share.
-async fn scene(redis: &Redis) -> (State, Console) {
-    let (state, console) = rig(redis).await;
-    set(&state, "other:*", Share::new().weight(1)).await;
-    (state, console)
+/// Returns a scene in which scores say priorities, because there is a share.
+async fn with_share() -> Scene {
+    let scene = Scene::new().await;
+    set(&scene, "other:*", Share::new().weight(1)).await;
+    scene
+}
+
+/// Makes a call. Returns the first letters of the objects that it claims.
+async fn claim_letters(scene: &Scene, count: usize) -> String {
+    let claimed = claim(scene, count, GROUPED).await;
+    claimed
+        .iter()
+        .map(|object| object[..1].to_owned())
+        .collect()
 }
 
 /// Makes groups of these priorities wait, with 40 names each. Returns the scores of the groups after a
 /// call that claims so many objects, relative to the first scores, and the groups that it claimed from.
-async fn claim_from(
-    state: &mut State,
-    console: &Console,
-    waiting: &str,
-    count: usize,
-) -> (String, Vec<i64>) {
-    let classes: Vec<_> = CLASSES
+async fn claim_from(scene: &Scene, waiting: &str, count: usize) -> (String, Vec<i64>) {
+    let classes = CLASSES
         .into_iter()
-        .filter(|(group, _)| waiting.contains(group))
-        .collect();
-    for (group, first) in &classes {
-        queue_aside(state, group, first + 5, &numbered(group, 40)).await;
+        .filter(|(group, _)| waiting.contains(group));
+    for (group, first) in classes.clone() {
+        scene
+            .add(&format!("queue {group} {} {group}:1..40", first + 5))
+            .await;
     }
-    let claimed = claim(state, count, GROUPED)
-        .await
-        .iter()
-        .map(|object| object[..1].to_owned())
-        .collect();
+    let claimed = claim_letters(scene, count).await;
     let mut passes = Vec::new();
-    for (group, first) in &classes {
-        passes.push(
-            console
-                .run::<f64>(&["ZSCORE", &console.keys.event_groups(), group])
-                .await as i64
-                - first,
-        );
+    for (group, first) in classes {
+        let words = ["ZSCORE", &scene.keys.event_groups(), group];
+        passes.push(scene.run::<f64>(&words).await as i64 - first);
     }
     (claimed, passes)
 }
@@ -60,15 +53,11 @@ async fn claim_from(
 async fn a_round_goes_on_in_the_next_call() {
     for waiting in ["hnl", "hn", "hl", "nl"] {
         for start in [0, 1, 6, 7, 8, 14, 15] {
-            let redis = Redis::start();
-            let (mut state, console) = scene(&redis).await;
-            state
-                .run(
-                    "SET",
-                    &[&state.keys.event_groups_turns(), &start.to_string()],
-                )
+            let scene = with_share().await;
+            scene
+                .add(&format!("SET event.groups.turns '{start}'"))
                 .await;
-            let (claimed, passes) = claim_from(&mut state, &console, waiting, 19).await;
+            let (claimed, passes) = claim_from(&scene, waiting, 19).await;
             let group_at = |place: usize| match place % 16 {
                 15 => &waiting[waiting.len() - 1..],
                 7 if waiting.len() == 3 => "n",
@@ -81,7 +70,7 @@ async fn a_round_goes_on_in_the_next_call() {
                 .map(|group| 5 + expected.matches(group).count() as i64)
                 .collect();
             assert_eq!(passes, counted, "{waiting} from {start}");
-            let place = console.text(&state.keys.event_groups_turns()).await;
+            let place = scene.text(&scene.keys.event_groups_turns()).await;
             assert_eq!(
                 place,
                 Some(((start + 19) % 16).to_string()),
@@ -103,29 +92,17 @@ async fn a_wrong_place_of_a_round_is_the_first_one() {
         ("15.5", 15),
         ("15", 15),
     ] {
-        let redis = Redis::start();
-        let (mut state, console) = scene(&redis).await;
-        state
-            .run("SET", &[&state.keys.event_groups_turns(), told])
-            .await;
-        let (claimed, _) = claim_from(&mut state, &console, "nl", 2).await;
+        let scene = with_share().await;
+        scene.add(&format!("SET event.groups.turns '{told}'")).await;
+        let (claimed, _) = claim_from(&scene, "nl", 2).await;
         assert_eq!(claimed, if start == 15 { "ln" } else { "nn" }, "{told}");
-        let place = console.text(&state.keys.event_groups_turns()).await;
+        let place = scene.text(&scene.keys.event_groups_turns()).await;
         assert_eq!(place, Some(((start + 2) % 16).to_string()), "{told}");
     }
-    let redis = Redis::start();
-    let (mut state, console) = scene(&redis).await;
-    state
-        .run("LPUSH", &[&state.keys.event_groups_turns(), "15"])
-        .await;
-    assert_eq!(claim_from(&mut state, &console, "nl", 2).await.0, "nn");
-    assert_eq!(
-        console
-            .text(&state.keys.event_groups_turns())
-            .await
-            .as_deref(),
-        Some("2")
-    );
+    let scene = with_share().await;
+    scene.add("LPUSH event.groups.turns 15").await;
+    assert_eq!(claim_from(&scene, "nl", 2).await.0, "nn");
+    assert_eq!(scene.at("event.groups.turns").await, "2");
 }
 
 /// While one priority waits, there are no rounds, and the place stays. The scores at both ends of each
@@ -133,46 +110,18 @@ async fn a_wrong_place_of_a_round_is_the_first_one() {
 #[tokio::test]
 async fn one_priority_has_all_turns() {
     for (group, first) in CLASSES {
-        let redis = Redis::start();
-        let (mut state, console) = scene(&redis).await;
-        state
-            .run("SET", &[&state.keys.event_groups_turns(), "15"])
+        let scene = with_share().await;
+        let last = first + CLASS - 8;
+        let given =
+            format!("queue {group}z {last} {group}z:1..9; queue {group} {first} {group}:1..3");
+        scene
+            .add(&format!("SET event.groups.turns 15; {given}"))
             .await;
-        queue_aside(
-            &mut state,
-            &format!("{group}z"),
-            first + CLASS - 8,
-            &numbered(&format!("{group}z"), 9),
-        )
-        .await;
-        queue_aside(&mut state, group, first, &numbered(group, 3)).await;
-        let claimed = claim(&mut state, 4, GROUPED).await;
-        assert_eq!(
-            claimed,
-            [
-                format!("{group}:1"),
-                format!("{group}:2"),
-                format!("{group}:3"),
-                format!("{group}z:1")
-            ]
-        );
-        assert_eq!(
-            console
-                .text(&state.keys.event_groups_turns())
-                .await
-                .as_deref(),
-            Some("15")
-        );
-        let passes: Vec<(String, f64)> = console
-            .run(&[
-                "ZRANGE",
-                &state.keys.event_groups(),
-                "0",
-                "-1",
-                "WITHSCORES",
-            ])
-            .await;
-        assert_eq!(passes, [(format!("{group}z"), (first + CLASS - 7) as f64)]);
+        let claimed = claim(&scene, 4, GROUPED).await.join(" ");
+        assert_eq!(claimed, format!("{group}:1 {group}:2 {group}:3 {group}z:1"));
+        assert_eq!(scene.at("event.groups.turns").await, "15");
+        let passes = format!("<{group}z: {}>", last + 1);
+        assert_eq!(scene.at("event.groups").await, passes);
     }
 }
 
@@ -190,20 +139,17 @@ async fn ranges_of_scores_end_where_the_next_one_begins() {
         (2 * CLASS - 1, 2 * CLASS, first, turns),
     ] {
         for (has_shares, expected) in [(true, with_shares), (false, without)] {
-            let redis = Redis::start();
-            let (mut state, _) = if has_shares {
-                scene(&redis).await
+            let scene = if has_shares {
+                with_share().await
             } else {
-                rig(&redis).await
+                Scene::new().await
             };
             for (group, score) in [("a", a), ("b", b)] {
-                queue_aside(&mut state, group, score, &numbered(group, 20)).await;
+                scene
+                    .add(&format!("queue {group} {score} {group}:1..20"))
+                    .await;
             }
-            let claimed: String = claim(&mut state, 16, GROUPED)
-                .await
-                .iter()
-                .map(|object| object[..1].to_owned())
-                .collect();
+            let claimed = claim_letters(&scene, 16).await;
             assert_eq!(claimed, expected, "{a} {b} {has_shares}");
         }
     }
@@ -213,59 +159,35 @@ async fn ranges_of_scores_end_where_the_next_one_begins() {
 /// nowhere use up places of the round, and names that are given back use up none.
 #[tokio::test]
 async fn a_priority_without_names_leaves_the_round_to_the_others() {
-    let redis = Redis::start();
-    let (mut state, console) = scene(&redis).await;
-    set_aside(&mut state, "h", -CLASS, &["h:no"]).await;
-    queue_aside(&mut state, "h", -CLASS, &["h:1"]).await;
-    queue_aside(&mut state, "n", 0, &numbered("n", 3)).await;
-    queue_aside(&mut state, "l", CLASS, &numbered("l", 20)).await;
-    let answer = ask(
-        &mut state,
-        9,
-        Bounds {
-            reply_bytes: 2,
-            ..GROUPED
-        },
-    )
-    .await
-    .expect("an answer");
-    assert_eq!(
-        (objects(&answer), more(&answer)),
-        (vec!["h:1", "n:1"], (true, false))
-    );
-    assert_eq!(counts(&console).await.0, 22);
-    assert_eq!(
-        console
-            .text(&state.keys.event_groups_turns())
-            .await
-            .as_deref(),
-        Some("3")
-    );
-    let answer = ask_for(&mut state, 10..16, GROUPED)
-        .await
-        .expect("an answer");
-    assert_eq!(objects(&answer), ["n:2", "n:3", "l:1", "l:2", "l:3", "l:4"]);
+    let scene = with_share().await;
+    scene
+        .add(&format!("names h -{CLASS} h:no; queue h -{CLASS} h:1"))
+        .await;
+    scene
+        .add(&format!("queue n 0 n:1..3; queue l {CLASS} l:1..20"))
+        .await;
+    let answer = scene.free(0..9, grouped(|b| b.reply_bytes = 2)).await;
+    assert_eq!(answer.summary(), "h:1 n:1, more");
+    assert_eq!(counts(&scene).await.0, 22);
+    assert_eq!(scene.at("event.groups.turns").await, "3");
+    let answer = scene.free(10..16, GROUPED).await;
+    assert_eq!(answer.objects(), ["n:2", "n:3", "l:1", "l:2", "l:3", "l:4"]);
 }
 
 /// A group with the weight 4 gets four times as many claims, and its pass rises by a quarter of them.
 #[tokio::test]
 async fn a_weight_divides_the_steps_of_a_pass() {
-    let redis = Redis::start();
-    let (mut state, console) = rig(&redis).await;
-    set(&state, "a:*", Share::new().weight(4)).await;
+    let scene = Scene::new().await;
+    set(&scene, "a:*", Share::new().weight(4)).await;
     for group in ["a", "b", "c", "d"] {
-        queue_aside(&mut state, group, 0, &numbered(group, 20)).await;
+        scene.add(&format!("queue {group} 0 {group}:1..20")).await;
     }
-    let claimed: String = claim(&mut state, 14, GROUPED)
-        .await
-        .iter()
-        .map(|object| object[..1].to_owned())
-        .collect();
+    let claimed = claim_letters(&scene, 14).await;
     assert_eq!(claimed, "aaaabbbbccccdd");
-    let passes: Vec<(String, f64)> = console
+    let passes: Vec<(String, f64)> = scene
         .run(&[
             "ZRANGE",
-            &state.keys.event_groups(),
+            &scene.keys.event_groups(),
             "0",
             "-1",
             "WITHSCORES",
@@ -285,20 +207,19 @@ async fn the_weights_of_all_groups_count() {
         ("a", [("a", 0.5), ("b", 2.0), ("c", 2.0)]),
         ("b", [("b", 0.5), ("a", 2.0), ("c", 2.0)]),
     ] {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
-        set(&state, &format!("{group}:*"), Share::new().weight(4)).await;
+        let scene = Scene::new().await;
+        set(&scene, &format!("{group}:*"), Share::new().weight(4)).await;
         for group in ["a", "b", "c"] {
-            queue_aside(&mut state, group, 0, &numbered(group, 20)).await;
+            scene.add(&format!("queue {group} 0 {group}:1..20")).await;
         }
         assert_eq!(
-            claim(&mut state, 6, GROUPED).await,
+            claim(&scene, 6, GROUPED).await,
             ["a:1", "a:2", "b:1", "b:2", "c:1", "c:2"]
         );
-        let passes: Vec<(String, f64)> = console
+        let passes: Vec<(String, f64)> = scene
             .run(&[
                 "ZRANGE",
-                &state.keys.event_groups(),
+                &scene.keys.event_groups(),
                 "0",
                 "-1",
                 "WITHSCORES",

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use seriatim::control::shares::Share;
 
-use super::{GROUPED, claim, emit, rig};
-use crate::Bounds;
+use super::{GROUPED, claim, grouped};
 use crate::limits::set;
-use crate::support::Redis;
+use crate::scene::Scene;
 
 /// The group of an object is its longest prefix with a share. Without one, the worker's number of
 /// parts decides; if this number is 0, all names share one list.
@@ -63,43 +62,30 @@ async fn the_group_of_an_object_is_its_longest_prefix_with_a_share() {
             &[("a", "a a:b a:b:c:1"), ("d", "d:e:1 d:f:1"), ("f", "f")],
         ),
     ] {
-        let redis = Redis::start();
-        let (mut state, console) = rig(&redis).await;
+        let scene = Scene::new().await;
         for selector in selectors {
             let share = if *selector == "*" {
                 Share::new().in_flight(1000)
             } else {
                 Share::new().weight(1)
             };
-            set(&state, selector, share).await;
+            set(&scene, selector, share).await;
         }
-        emit(
-            &mut state,
-            ["0", "a", "a:b", "a:b:c:1", "d:e:1", "d:f:1", "f"],
-        )
-        .await;
+        scene.add("each 0 a a:b a:b:c:1 d:e:1 d:f:1 f").await;
         assert_eq!(
-            claim(
-                &mut state,
-                1,
-                Bounds {
-                    group_depth,
-                    ..GROUPED
-                }
-            )
-            .await,
+            claim(&scene, 1, grouped(|b| b.group_depth = group_depth)).await,
             ["0"],
             "{selectors:?}"
         );
-        let groups: Vec<String> = console
-            .run(&["ZRANGE", &state.keys.event_groups(), "0", "-1"])
+        let groups: Vec<String> = scene
+            .run(&["ZRANGE", &scene.keys.event_groups(), "0", "-1"])
             .await;
         let mut names = BTreeMap::new();
         for group in groups.into_iter().filter(|group| group != "0") {
             names.insert(
                 group.clone(),
-                console
-                    .list(&state.keys.group_waiting(&group))
+                scene
+                    .list(&scene.keys.group_waiting(&group))
                     .await
                     .join(" "),
             );
@@ -115,19 +101,12 @@ async fn the_group_of_an_object_is_its_longest_prefix_with_a_share() {
 /// The names of a group with more than 256 bytes share the list of all other groups.
 #[tokio::test]
 async fn a_group_with_a_long_name_has_no_list() {
-    let redis = Redis::start();
-    let (mut state, console) = rig(&redis).await;
+    let scene = Scene::new().await;
     let (short, long) = ("g".repeat(256), "h".repeat(257));
-    emit(
-        &mut state,
-        [
-            format!("{short}:1"),
-            format!("{long}:1"),
-            format!("{long}:2"),
-        ],
-    )
-    .await;
-    assert_eq!(claim(&mut state, 1, GROUPED).await, [format!("{long}:1")]);
+    scene
+        .add(&format!("each {short}:1 {long}:1 {long}:2"))
+        .await;
+    assert_eq!(claim(&scene, 1, GROUPED).await, [format!("{long}:1")]);
     let rest = "\0rest".to_owned();
     for (group, names) in [
         (&short, vec![format!("{short}:1")]),
@@ -135,7 +114,7 @@ async fn a_group_with_a_long_name_has_no_list() {
         (&rest, vec![format!("{long}:2")]),
     ] {
         assert_eq!(
-            console.list(&state.keys.group_waiting(group)).await,
+            scene.list(&scene.keys.group_waiting(group)).await,
             names,
             "{group}"
         );
