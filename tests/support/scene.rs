@@ -14,7 +14,7 @@
 //! The changes are those of *all* keys of the test, so each other key is as it was.
 #![allow(dead_code, unreachable_pub)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::ops::{Deref, Range};
 use std::panic::Location;
@@ -91,6 +91,9 @@ for _, key in ipairs(ARGV[2] and { ARGV[1] .. ARGV[2] } or redis.call('KEYS', AR
 end
 return all";
 
+/// All keys without the prefix: of each the type, whether it expires, and its items.
+type All = BTreeMap<Vec<u8>, (String, bool, Vec<Vec<u8>>)>;
+
 /// A Redis with the keys of one test.
 pub struct Scene {
     pub redis: Redis,
@@ -99,7 +102,7 @@ pub struct Scene {
     pub clock: Option<Clock>,
     began_ms: u64,
     /// All keys when the test last looked. Looking takes long, so it waits until a call is made.
-    seen: Mutex<Option<BTreeMap<String, String>>>,
+    seen: Mutex<Option<All>>,
 }
 
 /// A scene is also a console.
@@ -315,26 +318,26 @@ impl Scene {
     pub async fn changes(&self) -> Vec<String> {
         let now = self.dump(&[]).await;
         let before = self.seen().replace(now.clone()).unwrap_or_default();
-        let mut keys: Vec<_> = before.keys().chain(now.keys()).collect();
-        keys.sort();
-        keys.dedup();
-        let mut groups = BTreeMap::<&str, Vec<String>>::new();
-        for key in keys
-            .into_iter()
-            .filter(|key| before.get(*key) != now.get(*key))
-        {
-            let value = now.get(key).map_or("nil", String::as_str);
+        let keys: BTreeSet<_> = before.keys().chain(now.keys()).collect();
+        let mut groups = BTreeMap::<String, Vec<String>>::new();
+        for key in keys {
+            let (old, new) = (before.get(key), now.get(key));
+            // Two times of one minute have the same text.
+            if old == new || self.shown(old) == self.shown(new) {
+                continue;
+            }
+            let (value, key) = (self.shown(new), text(key));
             match key.rsplit_once(':') {
                 Some((name, kind)) => {
                     groups
-                        .entry(name)
+                        .entry(name.to_owned())
                         .or_default()
                         .push(format!("{kind} = {value}"));
                 }
                 None => _ = groups.insert(key, vec![format!("= {value}")]),
             }
         }
-        let line = |(name, values): (&str, Vec<String>)| {
+        let line = |(name, values): (String, Vec<String>)| {
             let colon = if values[0].starts_with("= ") { "" } else { ":" };
             format!("{name}{colon} {}", values.join("; "))
         };
@@ -343,8 +346,7 @@ impl Scene {
 
     /// Returns the value of a key without the prefix, as [`Self::changed`] describes it.
     pub async fn at(&self, key: &str) -> String {
-        let found = self.dump(&[key]).await.into_values().next();
-        found.unwrap_or_else(|| "nil".to_owned())
+        self.shown(self.dump(&[key]).await.values().next())
     }
 
     /// Returns the members and the scores of the sorted set at this key without the prefix.
@@ -369,30 +371,32 @@ impl Scene {
         calls.map_or(0, |calls| calls.parse().expect("a number"))
     }
 
-    fn seen(&self) -> MutexGuard<'_, Option<BTreeMap<String, String>>> {
+    fn seen(&self) -> MutexGuard<'_, Option<All>> {
         self.seen.lock().expect("no test has failed")
     }
 
-    async fn dump(&self, only: &[&str]) -> BTreeMap<String, String> {
-        type Key = (Vec<u8>, String, bool, Vec<Vec<u8>>);
+    async fn dump(&self, only: &[&str]) -> All {
+        type Row = (Vec<u8>, String, bool, Vec<Vec<u8>>);
         let words = [&["EVAL", READ, "0", self.keys.prefix()], only].concat();
-        let all: Vec<Key> = self.run(&words).await;
-        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).escape_debug().to_string();
-        let value = |(key, kind, expires, items): &Key| {
-            let items: Vec<_> = items.iter().map(|item| self.steady(&text(item))).collect();
-            let (begin, end) = match kind.as_str() {
-                "string" => ("", ""),
-                "list" => ("[", "]"),
-                "zset" => ("<", ">"),
-                _ => ("{", "}"),
-            };
-            let expires = if *expires { " expires" } else { "" };
-            (
-                text(key),
-                format!("{begin}{}{end}{expires}", items.join(", ")),
-            )
+        let all: Vec<Row> = self.run(&words).await;
+        let rows = all.into_iter();
+        rows.map(|(key, kind, expires, items)| (key, (kind, expires, items)))
+            .collect()
+    }
+
+    fn shown(&self, value: Option<&(String, bool, Vec<Vec<u8>>)>) -> String {
+        let Some((kind, expires, items)) = value else {
+            return "nil".to_owned();
         };
-        all.iter().map(value).collect()
+        let items: Vec<_> = items.iter().map(|item| self.steady(&text(item))).collect();
+        let (begin, end) = match kind.as_str() {
+            "string" => ("", ""),
+            "list" => ("[", "]"),
+            "zset" => ("<", ">"),
+            _ => ("{", "}"),
+        };
+        let expires = if *expires { " expires" } else { "" };
+        format!("{begin}{}{end}{expires}", items.join(", "))
     }
 
     /// Replaces the times of the test by words.
@@ -610,6 +614,10 @@ pub fn reject(next: Option<&str>, id: u64, attempts: u32) -> BatchResult {
 /// Returns the report of a batch of one delivered event.
 pub fn done(object: &str, id: u64) -> Report {
     result(object, &id.to_string(), 1, BatchResult::Done)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).escape_debug().to_string()
 }
 
 fn lines_of(text: &str) -> Vec<String> {
