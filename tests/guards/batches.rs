@@ -195,8 +195,7 @@ async fn a_call_that_fails_claims_nothing_more() {
     let given = "SET event.worker:w.1:object wrong; emit work:1 1";
     let scene = Scene::given(given).await;
     let fill = |call: &mut Advance| (0..2).for_each(|slot| call.free(slot));
-    let failed = scene.try_advance(ClaimFirst::Markers, BOUNDS, fill).await;
-    failed.expect_err("a wrong type");
+    scene.fails(BOUNDS, fill).await;
     scene.changed("").await;
 }
 
@@ -503,14 +502,9 @@ async fn further_events_go_back_if_the_batch_cannot_get_them() {
     scene
         .add("own w.0 work:1 1 1; LPUSH work:1:events 2 3 4")
         .await;
-    let weak = "SETUSER weak on >weak ~* +@all -lpush";
-    scene
-        .run::<()>(&[&["ACL"], &weak.split(' ').collect::<Vec<_>>()[..]].concat())
-        .await;
-    scene.run::<()>(&["AUTH", "weak", "weak"]).await;
+    scene.login("~* +@all -lpush").await;
     let fill = |call: &mut Advance| call.report(0, &done("work:1", 1));
-    let failed = scene.try_advance(ClaimFirst::Markers, BOUNDS, fill).await;
-    failed.expect_err("a right is missing");
+    scene.fails(BOUNDS, fill).await;
     let changes = "
         event.worker:w.0: event = [2]; event.id = 2
         next.event.id = 2

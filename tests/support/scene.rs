@@ -24,8 +24,8 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 use seriatim::wire::{
-    self, Advance, Advanced, Attach, Attached, BatchReply, BatchResult, Bounds, ClaimFirst, Report,
-    ScriptError, Suspects, Tag,
+    self, Advance, Advanced, Attach, Attached, BatchReply, BatchResult, Bounds, ClaimFirst,
+    Detached, Renewed, Report, ScriptError, Suspects, Tag,
 };
 
 use crate::state::State;
@@ -75,6 +75,8 @@ for _, key in ipairs(ARGV[2] and { ARGV[1] .. ARGV[2] } or redis.call('KEYS', AR
     for n = #list, 1, -1 do items[#items + 1] = list[n] end
   elseif kind == 'none' then
     break
+  elseif kind == 'set' then
+    items = redis.call('SMEMBERS', key)
   elseif kind == 'stream' then
     for n, row in ipairs(redis.call('XRANGE', key, '-', '+')) do
       items[n] = row[1] .. ' ' .. table.concat(row[2], ' ')
@@ -355,6 +357,17 @@ impl Scene {
         self.run(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]).await
     }
 
+    /// Goes on as a user with these rules. The server must be the test's own.
+    pub async fn login(&self, rules: &str) {
+        let mut conn = self.conn().await;
+        let mut user = redis::cmd("ACL");
+        user.arg("SETUSER").arg(&["weak", "on", ">weak"]);
+        rules.split(' ').for_each(|rule| _ = user.arg(rule));
+        user.exec_async(&mut conn).await.expect("a user");
+        let login = redis::cmd("AUTH").arg(&["weak", "weak"]).to_owned();
+        login.exec_async(&mut conn).await.expect("logged in");
+    }
+
     /// Lets the server count its commands from here on. The server must be the test's own.
     pub async fn count_calls(&self) {
         let mut conn = self.conn().await;
@@ -436,6 +449,18 @@ impl Scene {
         attached.expect("an answer")
     }
 
+    /// Renews the lease of `w`.
+    pub async fn renew(&self, token: &str) -> Renewed {
+        let (mut conn, keys) = (self.conn().await, &self.keys);
+        let renewed = wire::renew(&mut conn, keys, "w", token, LEASE, 2).await;
+        renewed.expect("an answer")
+    }
+
+    /// Gives the name `w` back.
+    pub async fn detach(&self, token: &str) -> Result<Detached, ScriptError> {
+        wire::detach(&mut self.conn().await, &self.keys, "w", token).await
+    }
+
     /// Makes a call of `advance` as the process `w`. `fill` adds slots. If `w` may claim, it takes
     /// markers first.
     pub async fn advance(&self, bounds: Bounds, fill: impl FnOnce(&mut Advance)) -> Answer {
@@ -463,6 +488,12 @@ impl Scene {
         let mut call = Advance::new(&self.keys, "w", "token-1", bounds, from);
         fill(&mut call);
         wire::advance(&mut self.conn().await, &call).await
+    }
+
+    /// Makes a call that fails.
+    pub async fn fails(&self, bounds: Bounds, fill: impl FnOnce(&mut Advance)) -> ScriptError {
+        let answer = self.try_advance(ClaimFirst::Markers, bounds, fill).await;
+        answer.expect_err("a call that fails")
     }
 
     /// Makes a call for these free slots.
