@@ -296,14 +296,6 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
         ),
         ("HSET @event.rules pause~* 1~0~0~3~ada", "layout shared key: event.rules has a field pause * that is no rule"),
         ("HSET @event.rules other~* 1~0~0~3~0~ada", "layout shared key: event.rules has a field other * that is no rule"),
-        (
-            r#"HSET @event.limits * {"queued_max":1,"set_ms":1700,"actor":"ada"}"#,
-            "layout shared key: event.limits has a field * that is no limit: set or remove that limit",
-        ),
-        (
-            r#"HSET @event.limits * {"queued_max":"many","set_ms":1700,"actor":"ada","reason":""}"#,
-            "layout shared key: event.limits has a field * that is no limit: set or remove that limit",
-        ),
         ("ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:* 0~-~-~-~-~1700~3~ada; SET @event.shares.summary 1~1~1700", NO_SHARE),
         ("ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:* 101~-~-~-~-~1700~3~ada; SET @event.shares.summary 1~1~1700", NO_SHARE),
         ("ZADD @objects.in.hand 0 work:2: 0 work:4:; HSET @event.shares a:* 5~urgent~-~-~-~1700~3~ada; SET @event.shares.summary 1~1~1700", NO_SHARE),
@@ -360,6 +352,40 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
 
 /// The check of the shared keys alone also compares the numbers of names, and looks at the objects
 /// that count as in hand.
+/// Each wrong member alone makes a limit invalid, also for Rust.
+#[tokio::test]
+async fn a_limit_with_a_wrong_member_is_told() {
+    const NO_LIMIT: &str =
+        "layout shared key: event.limits has a field * that is no limit: set or remove that limit";
+    const LIMIT: &str =
+        r#"{"queued_max":0,"markers_max":0,"set_ms":1700,"actor":"ada","reason":""}"#;
+    let redis = Redis::own(&[]);
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let control = control(&state.conn, &state.keys);
+    for (right, wrong) in [
+        ("", ""),
+        (LIMIT, "5"),
+        (LIMIT, "[]"),
+        (LIMIT, "odd"),
+        (r#""queued_max":0"#, r#""queued_max":"0""#),
+        (r#""queued_max":0"#, r#""queued_max":-1"#),
+        (r#""markers_max":0"#, r#""markers_max":0.5"#),
+        (r#""set_ms":1700,"#, ""),
+        (r#""ada""#, "7"),
+        (r#""reason":"""#, r#""reason":null"#),
+    ] {
+        let value = LIMIT.replace(right, wrong);
+        broken_by(&mut state, &format!("HSET @event.limits * {value}")).await;
+        let expected: &[&str] = if right.is_empty() { &[] } else { &[NO_LIMIT] };
+        assert_eq!(told(&mut state).await, expected, "{value}");
+        assert_eq!(
+            control.limits().await.expect("read").len(),
+            usize::from(right.is_empty()),
+            "{value}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn what_is_wrong_with_the_lengths_of_shared_keys_is_told() {
     const NO_SLOT: &str = "but no slot owns this object: `seriatim repair` removes it";
