@@ -142,16 +142,13 @@ async fn a_call_puts_back_so_many_events_and_no_more() {
 /// once, and leaves most of the 4 MiB that the call may put back to the next slot.
 #[tokio::test]
 async fn many_short_events_do_not_let_a_slot_read_many_long_ones() {
-    let redis = Redis::start();
-    let mut state = attached(&redis).await;
-    let long = "2".repeat(100_000);
+    let (scene, long) = (Scene::new().await, "2".repeat(100_000));
     for (object, short, later) in [("work:0", 121, 60), ("work:1", 1, 4)] {
-        state.emit(object, "1").await;
-        let queue = state.keys.events(object);
+        let queue = scene.keys.events(object);
+        scene.add(&format!("emit {object} 1")).await;
         let events = [vec!["1"; short - 1], vec![long.as_str(); later]].concat();
-        state
-            .run("LPUSH", &[&[queue.as_str()], &events[..]].concat())
-            .await;
+        let push = [&["LPUSH", &queue], &events[..]].concat();
+        scene.run::<()>(&push).await;
     }
     let bounds = Bounds {
         batch: 1000,
@@ -159,8 +156,7 @@ async fn many_short_events_do_not_let_a_slot_read_many_long_ones() {
         reply_bytes: 1 << 30,
         ..BOUNDS
     };
-    let answer = advance(&mut state, bounds, &[], 2).await;
-    assert_eq!(lengths(&answer), [122, 2]);
+    assert_eq!(scene.free(0..2, bounds).await.lengths(), [122, 2]);
 }
 
 /// A call takes at most 4,096 events. Batches that a call gives again count, too, with all their

@@ -107,7 +107,7 @@ async fn a_batch_without_a_tag_is_held_without_ids() {
         if case == "restart" {
             assert_eq!(restart(&scene).await, (0, 1, told("work:1", why)));
         } else if case == "sweep" {
-            let (mut conn, forget) = (scene.conn(), Duration::from_secs(600));
+            let (mut conn, forget) = (scene.conn().await, Duration::from_secs(600));
             scene
                 .run::<()>(&["DEL", &scene.keys.worker_lease("w")])
                 .await;

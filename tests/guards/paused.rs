@@ -148,15 +148,14 @@ async fn the_next_call_is_due_at_the_end_of_a_rule() {
 #[tokio::test]
 async fn a_time_of_the_next_wake_that_is_no_number_is_written_again() {
     for next in ["x", "", "nan", "-nan"] {
-        let redis = Redis::start();
-        let mut state = attached(&redis).await;
-        let (keys, console) = (state.keys.clone(), redis.console().await);
-        state.rule("pause work:1", IN_FORCE, next).await;
-        state.emit("work:1", "1").await;
-        state.emit("work:2", "2").await;
-        assert_eq!(claimed(&mut state, BOUNDS).await, ["work:2"], "{next:?}");
-        assert_eq!(paused(&console).await, ["work:1"], "{next:?}");
-        let written: String = console.run(&["HGET", &keys.event_rules(), "next"]).await;
+        let given = "emit work:1 1; emit work:2 2; HSET event.rules 'pause work:1'";
+        let scene = Scene::given(&format!("{given} {IN_FORCE} next '{next}'")).await;
+        let answer = scene.free(0..2, BOUNDS).await;
+        assert_eq!(answer.objects(), ["work:2"], "{next:?}");
+        assert_eq!(paused(&scene).await, ["work:1"], "{next:?}");
+        let written: String = scene
+            .run(&["HGET", &scene.keys.event_rules(), "next"])
+            .await;
         assert_eq!(written, "never", "{next:?}");
     }
 }
@@ -165,24 +164,13 @@ async fn a_time_of_the_next_wake_that_is_no_number_is_written_again() {
 #[tokio::test]
 async fn a_time_that_is_no_whole_number_of_ms_is_told_as_a_late_one() {
     for late in ["1e300", "99999999999999999999"] {
-        for is_rule in [true, false] {
-            let redis = Redis::start();
-            let mut state = attached(&redis).await;
-            if is_rule {
-                state.rule("pause work:1", IN_FORCE, late).await;
-            } else {
-                state.hold("work:1", late, &[], "0 0 0 0 stop").await;
-            }
-            let call = Advance::new(&state.keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
-            let answer = wire::advance(&mut state.conn, &call).await;
-            let Ok(Advanced::Ok {
-                next_due: Some(due),
-                ..
-            }) = answer
-            else {
-                panic!("{late}, rule: {is_rule}: {answer:?}")
-            };
-            assert!(due > Duration::from_secs(1 << 30), "{due:?}");
+        for given in [
+            format!("HSET event.rules 'pause work:1' {IN_FORCE} next {late}"),
+            format!("hold work:1 {late} '0 0 0 0 stop'"),
+        ] {
+            let scene = Scene::given(&given).await;
+            let due = scene.free(0..0, BOUNDS).await.next_due.expect("a time");
+            assert!(due > Duration::from_secs(1 << 30), "{given}: {due:?}");
         }
     }
 }
