@@ -24,14 +24,22 @@ local function copy_fitting(entry, at, events, bytes, longest)
   return #events, bytes, longest
 end
 
--- Puts the events from the position `first` on back into the queue, the newest first.
-local function push_back(queue, events, first)
+-- Puts the events from the position `first` on back into the queue, the newest first. If the user has
+-- lost the right to RPUSH, they go back through the batch, and the function raises.
+local function push_back(queue, batch, events, first)
   local back = {}
   for k = #events, first, -1 do
     back[#back + 1] = events[k]
     call.back_left, call.back_bytes_left = call.back_left - 1, call.back_bytes_left - #events[k]
   end
-  redis_call('RPUSH', queue, unpack(back))
+  local pushed = redis_try('RPUSH', queue, unpack(back))
+  if type(pushed) == 'table' then
+    redis_call('LPUSH', batch, unpack(events, first))
+    for _ = first, #events do
+      redis_call('LMOVE', batch, queue, 'LEFT', 'RIGHT')
+    end
+    error(pushed)
+  end
 end
 
 -- Moves further events of the object from its queue into the slot's batch, until the batch is full.
@@ -67,10 +75,10 @@ local function take(slot, entry)
       for k = 1, fit do
         entry[at + k] = nil
       end
-      push_back(queue, events, 1)
+      push_back(queue, slot.batch_key, events, 1)
       error(pushed)
     elseif fit < #events then
-      push_back(queue, events, fit + 1)
+      push_back(queue, slot.batch_key, events, fit + 1)
     end
     if fit < want then
       break

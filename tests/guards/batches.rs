@@ -510,6 +510,46 @@ async fn further_events_go_back_if_the_batch_cannot_get_them() {
     scene.check().await;
 }
 
+/// The Redis user has lost the right to RPUSH, with which a slot puts events back that do not fit
+/// into its batch. The call fails, and no event is lost: each is in the batch or in the queue, in
+/// order.
+#[tokio::test]
+async fn events_that_do_not_fit_go_back_without_the_right_to_push_them() {
+    let redis = Redis::own(&[]);
+    let mut state = attached(&redis).await;
+    let (keys, console) = (state.keys.clone(), redis.console().await);
+    state.given(1).await;
+    for event in ["2", "33333", "4", "5"] {
+        state.emit("work:1", event).await;
+    }
+    console
+        .run::<()>(&[
+            "ACL", "SETUSER", "weak", "on", ">weak", "~*", "+@all", "-rpush",
+        ])
+        .await;
+    state.run("AUTH", &["weak", "weak"]).await;
+    let bounds = Bounds {
+        batch_bytes: 4,
+        ..BOUNDS
+    };
+    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
+    call.free(0);
+    wire::advance(&mut state.conn, &call)
+        .await
+        .expect_err("a right is missing");
+    assert_eq!(
+        console.list(&keys.worker_event("w.0")).await,
+        ["2", "33333"]
+    );
+    assert_eq!(console.list(&keys.events("work:1")).await, ["4", "5"]);
+    assert_eq!(
+        console.text(&keys.worker_event_id("w.0")).await.as_deref(),
+        Some("2")
+    );
+    assert_eq!(console.number(&keys.next_event_id()).await, 3);
+    console.check().await;
+}
+
 /// A call looks at a slot that is busy. The slots after it have their own results.
 #[tokio::test]
 async fn a_look_hides_no_slot_after_it() {
