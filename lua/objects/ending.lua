@@ -20,7 +20,7 @@ local function look(object, key, expected)
     return nil, { 'absent' }
   end
 
-  local held, markers, schedules = P .. K.objects_held, P .. K.objects_with_events, P .. K.events_scheduled
+  local held, markers = P .. K.objects_held, P .. K.objects_with_events
   local batch, handled = P .. object .. K.events_held, P .. object .. K.event_handled
   local keys = { batch, P .. object .. K.events_held_id, handled, P .. object .. K.event_errors, P .. object .. K.event_key }
   local types = {
@@ -47,20 +47,9 @@ local function look(object, key, expected)
     return nil, { 'wrong_type', P .. wrong, kind }
   end
 
-  for i = 1, #emits, 2 do
-    rights[#rights + 1] = { 'LPUSH', P .. emits[i] .. K.events, 'v' }
-    rights[#rights + 1] = i == 1 and { 'LPUSH', markers, 'v' } or nil
-  end
-  for _, later in ipairs(emits.later or {}) do
-    rights[#rights + 1] = { 'HSET', P .. later.object .. K.events_scheduled_of, 'f', 'v' }
-    rights[#rights + 1] = { 'ZSCORE', schedules, 'm' }
-    rights[#rights + 1] = { 'ZADD', schedules, '0', 'm' }
-    rights[#rights + 1] = { 'ZADD', P .. K.events_scheduled_wake, '0', 'm' }
-  end
-  for _, right in ipairs(rights) do
-    if not redis.acl_check_cmd(unpack(right)) then
-      return nil, { 'denied', right[1] }
-    end
+  local denied = rare.emits.denied(rights) or rare.emits.denied(rare.emits.commands(emits))
+  if denied then
+    return nil, { 'denied', denied }
   end
 
   local row

@@ -1,12 +1,12 @@
 -- progress: ends an event with handler progress in OBJ:event.handled.
 -- The emits of its handlers are pushed. With the log on, the row of the event has their results.
 -- Commands: 1 per slot with `handled`, plus 1 per event emitted, 2 per object, and up to 3 per event
--- scheduled.
+-- scheduled. A question about a right for each of the last two.
 
 -- Reads OBJ:event.handled for a slot whose result may end the event. Returns whether the emits of
 -- the event's handlers can be pushed. If they cannot, holds the object with its batch for an
--- operator. The call does this before its first write, because emits must neither be lost nor
--- pushed twice.
+-- operator. Raises if the Redis user may not push them. The call does this before its first write,
+-- because emits must neither be lost nor pushed twice.
 local function read(slot, object)
   local kept = redis_try('HGETALL', P .. object .. K.event_handled)
   -- A key of a wrong type has no progress, and is deleted with the event.
@@ -19,6 +19,10 @@ local function read(slot, object)
   if wrong then
     rare.quarantine.put_batch(slot, object, 'quarantine: ' .. wrong .. ' is a ' .. found)
     return false
+  end
+  local denied = rare.emits.denied(rare.emits.commands(emits))
+  if denied then
+    error({ err = 'NOPERM the Redis user may not call ' .. denied .. ' for the emits of a handler' })
   end
   slot.handled = { id = id, emits = emits, results = call.logs and rare.emits.results_of(kept) }
   return true

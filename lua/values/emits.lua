@@ -120,6 +120,32 @@ local function wrong_key(emits)
   end
 end
 
+-- Returns the commands that `push` calls for these emits, as examples for `redis.acl_check_cmd`.
+local function commands_of(emits)
+  local commands, seen = { emits[1] and { 'LPUSH', P .. K.objects_with_events, 'v' } or nil }, {}
+  for i = 1, #emits, 2 do
+    local object = emits[i]
+    commands[#commands + 1] = not seen[object] and { 'LPUSH', P .. object .. K.events, 'v' } or nil
+    seen[object] = true
+  end
+  for _, later in ipairs(emits.later or {}) do
+    commands[#commands + 1] = { 'HSET', P .. later.object .. K.events_scheduled_of, 'f', 'v' }
+    commands[#commands + 1] = { 'ZSCORE', P .. K.events_scheduled, 'm' }
+    commands[#commands + 1] = { 'ZADD', P .. K.events_scheduled, '0', 'm' }
+    commands[#commands + 1] = { 'ZADD', P .. K.events_scheduled_wake, '0', 'm' }
+  end
+  return commands
+end
+
+-- Returns the first of these commands that the user may not call; nil if there is none.
+local function denied_of(commands)
+  for _, command in ipairs(commands) do
+    if not redis.acl_check_cmd(unpack(command)) then
+      return command[1]
+    end
+  end
+end
+
 -- A schedule that is due within this time wakes a worker, just as a schedule of a producer does.
 local WAKE_MS = 60000
 
@@ -168,5 +194,5 @@ end
 
 return {
   is_emit = is_emit, is_result = is_result, size_of = size_of, results_of = results_of, parse = emits_of,
-  wrong_key = wrong_key, push = push_emits,
+  wrong_key = wrong_key, commands = commands_of, denied = denied_of, push = push_emits,
 }
