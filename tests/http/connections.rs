@@ -391,6 +391,29 @@ async fn a_second_secret_is_read() {
     worker.finish().await;
 }
 
+/// Story: a proxy was away, and the error blamed the receiver. The proxy may have a password.
+#[tokio::test]
+async fn the_error_of_a_proxy_that_is_away_names_it() {
+    let redis = Redis::start();
+    let console = redis.console().await;
+    console.emit("a", "1").await;
+    let closed = format!("http://u:hush@127.0.0.1:{}", crate::support::free_port());
+    let proxy = [("HTTP_PROXY", &*closed), ("NO_PROXY", "")];
+    let url = "http://receiver.example/";
+    let worker = crate::support::process::Process::start_with(&redis, "w", url, &[], &proxy);
+    worker
+        .until_logged("requests may go through the proxy that HTTP_PROXY names")
+        .await;
+    assert!(!worker.log().contains("hush"), "{}", worker.log());
+    let told: String = console
+        .run(&[
+            "GET",
+            &format!("{}event.worker:w:status", console.keys.prefix()),
+        ])
+        .await;
+    assert!(!told.contains("hush"), "{told}");
+}
+
 /// Story: the look at the files was made beside a request. So the first request after a pause had the
 /// secret of before, and a receiver that answers 400 to it made its event a dead letter.
 #[tokio::test]

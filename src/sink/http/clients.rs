@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use reqwest::Client;
 use reqwest::dns::Resolve;
 use reqwest::redirect::Policy;
+use reqwest::{Client, Url};
 use rustls::ClientConfig;
 use tokio::time::Instant;
 
@@ -101,6 +101,19 @@ impl Clients {
             until: now + age,
         });
         Ok((client, number))
+    }
+
+    /// Returns the environment variable that may name a proxy for requests to this URL. `NO_PROXY`
+    /// may leave the URL out. The value of the variable may have a password.
+    pub(super) fn proxy_of(&self, url: &Url) -> Option<&'static str> {
+        let variables = match (&self.routes, url.scheme()) {
+            (Routes::Checked(_), _) => return None,
+            (_, "https") => ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"],
+            _ => ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"],
+        };
+        variables
+            .into_iter()
+            .find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
     }
 
     fn make(&self, tls: &ClientConfig) -> Result<Client, HttpError> {

@@ -219,7 +219,17 @@ impl Exchange {
         }
         match sent {
             Ok((response, place)) => self.answer(&to.url, response, &place, &settings).await,
-            Err(unanswered) => unanswered.answer(&to.url, self.options.timeout),
+            Err(unanswered) => {
+                let mut answer = unanswered.answer(&to.url, self.options.timeout);
+                if let Some(variable) = self.clients.proxy_of(&to.url)
+                    && answer.meaning == Meaning::Unreachable
+                {
+                    // The error does not tell whether the proxy or the receiver failed.
+                    answer.error +=
+                        &format!("; requests may go through the proxy that {variable} names");
+                }
+                answer
+            }
         }
     }
 
