@@ -174,6 +174,19 @@ async fn a_login_does_not_give_way() {
     assert_eq!(user.get("/healthz", "none").await, "200");
 }
 
+/// Tests few places, because connections come to fill them before a silent one ends by itself.
+#[tokio::test]
+async fn silent_connections_in_all_places_keep_nobody_out_of_serve() {
+    let (redis, file) = (Redis::start(), users(&USERS));
+    let options = ["--users", path(&file), "--connections", "256"];
+    let serving = Serving::start(&redis, &options).await;
+    let address = serving.url.strip_prefix("http://").expect("http");
+    let _held = strangers_with(address, 300, &PARTS[..3]).await;
+    probe(address, "with 300 silent connections").await;
+    let mut user = Kept::open(address).await;
+    assert_eq!(user.get("/v1/rules", &token("viewer")).await, "200");
+}
+
 /// Story: 12,000 silent connections shut everybody out of `serve`; 0 of 145 probes were answered in
 /// 45 s.
 #[tokio::test]
