@@ -400,3 +400,51 @@ async fn a_key_that_is_lost_before_a_restart_harms_no_other_event() {
 async fn a_key_that_is_lost_is_repaired_before_a_restart() {
     each_key(When::Repaired).await;
 }
+
+/// Story: slots lost their tags while their batches were in hand, and went on with other objects. After
+/// a crash, the events of the first batches came again under the names of these objects, and with
+/// their ids.
+#[tokio::test]
+async fn a_lost_tag_before_a_crash_gives_no_event_another_name() {
+    let (redis, before, after) = (Redis::start(), Gate::closed(), Gate::closed());
+    let console = redis.console().await;
+    let (first, second) = (before.clone(), after.clone());
+    let sink = Recorder::with(move |offer| {
+        let is_first = offer.object.starts_with("first");
+        Act::Wait(if is_first { &first } else { &second }.clone())
+    });
+    let mut scene = Scene {
+        redis,
+        console,
+        sink,
+        gate: before,
+        worker: None,
+    };
+    scene.start().await;
+    let emit = async |object: &str| {
+        let events = (0..3).map(|n| event(object, n));
+        scene.console.emit_all(object, events).await;
+    };
+    emit("first:1").await;
+    emit("first:2").await;
+    scene.gate.until_reached(2).await;
+    for slot in ["w.0", "w.1"] {
+        let tag = scene.console.keys.worker_event_id(slot);
+        assert_eq!(scene.console.run::<u64>(&["DEL", &tag]).await, 1);
+    }
+    emit("second:1").await;
+    emit("second:2").await;
+    scene.gate.open();
+    after.until_reached(2).await;
+    scene.worker.take().expect("a worker").crash().await;
+    scene.console.end_lease("w").await;
+    after.open();
+    scene.start().await;
+    until("all events are sent", PATIENCE, async || {
+        (scene.sent().len() == 12).then_some(())
+    })
+    .await;
+    scene.console.until_at_rest().await;
+    scene.judge(false, "after a crash");
+    scene.worker.take().expect("a worker").finish().await;
+}
