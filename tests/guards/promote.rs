@@ -2,65 +2,41 @@
 
 use std::time::Duration;
 
-use seriatim::keys::Keys;
-use seriatim::wire::{self, Promoted};
+use seriatim::wire::{self, Promoted, ScriptError};
 
-use crate::state::State;
-use crate::stopped::{NOW, NOW_US, scene};
-use crate::support::Redis;
+use crate::scene::Scene;
+use crate::stopped::{NOW, NOW_US};
 
 const MIB: usize = 1 << 20;
 
+/// The reply to a call that does nothing.
+const NOTHING: Promoted = Promoted {
+    events: 0,
+    next_due: None,
+    markers: 0,
+    names: 0,
+    next_cron: None,
+    wrong_count: 0,
+    wrong: Vec::new(),
+};
+
 /// Stores a schedule. Its event itself is queued, because no user has chosen the key, if the key
 /// begins with `-`.
-async fn schedule(state: &mut State, object: &str, key: &str, due: u64, event: &str) {
-    let keys = state.keys.clone();
-    state
-        .run("HSET", &[&keys.events_scheduled_of(object), key, event])
-        .await;
-    state
-        .run(
-            "ZADD",
-            &[
-                &keys.events_scheduled(),
-                &due.to_string(),
-                &format!("{object}\n{key}"),
-            ],
-        )
+async fn schedule(scene: &Scene, object: &str, key: &str, due: u64, event: &str) {
+    let entry = format!("ZADD events.scheduled {due} '{object}\n{key}'");
+    scene
+        .add(&format!(
+            "HSET {object}:events.scheduled '{key}' {event}; {entry}"
+        ))
         .await;
 }
 
-async fn promote(state: &mut State, events: usize, bytes: usize) -> Promoted {
-    let keys = state.keys.clone();
-    wire::promote(&mut state.conn, &keys, events, bytes)
-        .await
-        .expect("a reply")
+async fn promote(scene: &Scene, events: usize, bytes: usize) -> Promoted {
+    try_promote(scene, events, bytes).await.expect("a reply")
 }
 
-async fn scores(state: &mut State) -> Vec<(String, f64)> {
-    let key = state.keys.events_scheduled();
-    redis::cmd("ZRANGE")
-        .arg(key)
-        .arg("0")
-        .arg("-1")
-        .arg("WITHSCORES")
-        .query_async(&mut state.conn)
-        .await
-        .expect("scores")
-}
-
-async fn list(state: &mut State, key: String) -> Vec<String> {
-    redis::cmd("LRANGE")
-        .arg(key)
-        .arg("0")
-        .arg("-1")
-        .query_async(&mut state.conn)
-        .await
-        .expect("a list")
-}
-
-fn pair(member: &str, score: f64) -> (String, f64) {
-    (member.to_owned(), score)
+async fn try_promote(scene: &Scene, events: usize, bytes: usize) -> Result<Promoted, ScriptError> {
+    wire::promote(&mut scene.conn().await, &scene.keys, events, bytes).await
 }
 
 /// The lateness of an event is counted for the lowest bound that is not below it. A schedule that
@@ -70,203 +46,110 @@ async fn each_event_is_counted_for_the_bound_of_its_lateness() {
     const BOUNDS: [u64; 16] = [
         1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 60_000, 600_000, 3_600_000,
     ];
-    let (_clock, redis, mut state) = scene().await;
-    let keys = state.keys.clone();
-    schedule(&mut state, "work:1", "-now", NOW, "0").await;
+    let scene = Scene::stopped_at(NOW_US).await;
+    schedule(&scene, "work:1", "-now", NOW, "0").await;
     for bound in BOUNDS {
-        schedule(&mut state, "work:1", &format!("-{bound}"), NOW - bound, "1").await;
-        schedule(
-            &mut state,
-            "work:1",
-            &format!("-above {bound}"),
-            NOW - bound - 1,
-            "2",
-        )
-        .await;
+        schedule(&scene, "work:1", &format!("-{bound}"), NOW - bound, "1").await;
+        let above = format!("-above {bound}");
+        schedule(&scene, "work:1", &above, NOW - bound - 1, "2").await;
     }
-    schedule(&mut state, "work:1", "-next", NOW + 1, "3").await;
-    state
-        .run(
-            "ZADD",
-            &[&keys.events_cron_next(), &(NOW + 7).to_string(), "job"],
-        )
+    schedule(&scene, "work:1", "-next", NOW + 1, "3").await;
+    scene
+        .add(&format!("ZADD events.cron.next {} job", NOW + 7))
         .await;
-    state
-        .run("ZADD", &[&keys.event_workers_watched(), "1", "a", "1", "b"])
-        .await;
+    scene.add("ZADD event.workers.watched 1 a 1 b").await;
     let expected = Promoted {
         events: 33,
         next_due: Some(Duration::from_millis(1)),
         markers: 1,
         names: 2,
         next_cron: Some(Duration::from_millis(7)),
-        wrong_count: 0,
-        wrong: vec![],
+        ..NOTHING
     };
-    assert_eq!(promote(&mut state, 100, MIB).await, expected);
-    let mut late: Vec<(String, u64)> = redis
-        .console()
-        .await
-        .run(&["HGETALL", &keys.events_scheduled_lateness()])
-        .await;
-    late.sort();
-    let mut expected: Vec<_> = BOUNDS.iter().map(|bound| (bound.to_string(), 2)).collect();
-    expected.push(("inf".to_owned(), 1));
-    expected.sort();
-    assert_eq!(late, expected);
-    assert_eq!(
-        scores(&mut state).await,
-        [pair("work:1\n-next", (NOW + 1) as f64)]
-    );
-    let left: Vec<String> = redis
-        .console()
-        .await
-        .run(&["HKEYS", &keys.events_scheduled_of("work:1")])
-        .await;
-    assert_eq!(left, ["-next"]);
-    assert_eq!(
-        list(&mut state, keys.objects_with_events()).await,
-        ["work:1"]
-    );
-    assert_eq!(list(&mut state, keys.events("work:1")).await.len(), 33);
-    assert_eq!(
-        list(&mut state, keys.events("work:1")).await[..3],
-        ["0", "1", "2"],
-        "the newest is due last"
-    );
+    assert_eq!(promote(&scene, 100, MIB).await, expected);
+    // The newest event is due last.
+    let changes = "
+        events.scheduled = <work:1\\n-next: NOW>
+        events.scheduled.lateness = {10000: 2, 1000: 2, 100: 2, 10: 2, 1: 2, 2000: 2, 200: 2, 20: 2, 2: 2, 3600000: 2, 5000: 2, 500: 2, 50: 2, 5: 2, 600000: 2, 60000: 2, inf: 1}
+        objects.with.events = [work:1]
+        work:1: events = [2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 0]; events.scheduled = {-next: 3}
+    ";
+    scene.changed(changes).await;
 }
 
 /// A schedule that cannot be queued is due again after a minute. The reply has the number of all of
 /// them, and names the first 16.
 #[tokio::test]
 async fn what_cannot_be_queued_is_due_again_after_a_minute() {
-    let (_clock, _redis, mut state) = scene().await;
-    let keys = state.keys.clone();
-    state.run("SET", &[&keys.events("bad:1"), "x"]).await;
-    state
-        .run("SET", &[&keys.events_scheduled_of("bad:2"), "x"])
+    let scene = Scene::stopped_at(NOW_US).await;
+    let given = "SET bad:1:events x; SET bad:2:events.scheduled x";
+    scene.add(given).await;
+    let member = |n| format!("bad:1\nk{n:02}");
+    let entry = |n| format!("ZADD events.scheduled {} '{}'; ", NOW - 100 + n, member(n));
+    scene.add(&(0..16).map(entry).collect::<String>()).await;
+    scene
+        .add(&format!("ZADD events.scheduled {NOW} 'bad:2\nk'"))
         .await;
-    for n in 0..16 {
-        state
-            .run(
-                "ZADD",
-                &[
-                    &keys.events_scheduled(),
-                    &(NOW - 100 + n).to_string(),
-                    &format!("bad:1\nk{n:02}"),
-                ],
-            )
-            .await;
-    }
-    state
-        .run(
-            "ZADD",
-            &[&keys.events_scheduled(), &NOW.to_string(), "bad:2\nk"],
-        )
-        .await;
-    let done = promote(&mut state, 100, MIB).await;
-    let next_due = Some(Duration::from_secs(60));
-    let wrong = (0..16)
-        .map(|n| {
-            (
-                format!("bad:1\nk{n:02}").into_bytes(),
-                "wrong bad:1:events".to_owned(),
-            )
-        })
-        .collect();
+    let wrong = (0..16).map(|n| (member(n).into_bytes(), "wrong bad:1:events".to_owned()));
     let expected = Promoted {
-        events: 0,
-        next_due,
-        markers: 0,
-        names: 0,
-        next_cron: None,
+        next_due: Some(Duration::from_secs(60)),
         wrong_count: 17,
-        wrong,
+        wrong: wrong.collect(),
+        ..NOTHING
     };
-    assert_eq!(done, expected);
+    assert_eq!(promote(&scene, 100, MIB).await, expected);
+    let members = (0..16).map(member).chain(["bad:2\nk".to_owned()]);
     let at = (NOW + 60_000) as f64;
-    let mut expected: Vec<_> = (0..16)
-        .map(|n| pair(&format!("bad:1\nk{n:02}"), at))
-        .collect();
-    expected.push(pair("bad:2\nk", at));
-    assert_eq!(scores(&mut state).await, expected);
+    let expected: Vec<_> = members.map(|member| (member, at)).collect();
+    assert_eq!(scene.scores("events.scheduled").await, expected);
 }
 
 /// A call queues so many schedules at most. It removes entries that lead to no event, and names
 /// them.
 #[tokio::test]
 async fn entries_that_lead_to_no_event_are_removed() {
-    let (_clock, _redis, mut state) = scene().await;
-    let keys = state.keys.clone();
-    state
-        .run(
-            "ZADD",
-            &[
-                &keys.events_scheduled(),
-                "1",
-                "odd",
-                "2",
-                "\nk",
-                "3",
-                "gone:1\nk",
-                "4",
-                "gone:1\n-",
-            ],
-        )
-        .await;
+    let scene = Scene::stopped_at(NOW_US).await;
+    let given = "ZADD events.scheduled 1 odd 2 '\nk' 3 'gone:1\nk' 4 'gone:1\n-'";
+    scene.add(given).await;
     for n in 5..=7 {
-        schedule(&mut state, "work:1", &format!("-{n}"), n, "1").await;
+        schedule(&scene, "work:1", &format!("-{n}"), n, "1").await;
     }
-    let done = promote(&mut state, 6, MIB).await;
     let wrong = [
         ("odd", "name"),
         ("\nk", "name"),
         ("gone:1\nk", "absent"),
         ("gone:1\n-", "absent"),
     ];
-    let wrong = wrong
-        .map(|(member, why)| (member.as_bytes().to_vec(), why.to_owned()))
-        .to_vec();
-    let next_due = Some(Duration::ZERO);
-    assert_eq!(
-        done,
-        Promoted {
-            events: 2,
-            next_due,
-            markers: 1,
-            names: 0,
-            next_cron: None,
-            wrong_count: 4,
-            wrong
-        }
-    );
-    assert_eq!(scores(&mut state).await, [pair("work:1\n-7", 7.0)]);
+    let wrong = wrong.map(|(member, why)| (member.as_bytes().to_vec(), why.to_owned()));
+    let expected = Promoted {
+        events: 2,
+        next_due: Some(Duration::ZERO),
+        markers: 1,
+        wrong_count: 4,
+        wrong: wrong.to_vec(),
+        ..NOTHING
+    };
+    assert_eq!(promote(&scene, 6, MIB).await, expected);
+    assert_eq!(scene.at("events.scheduled").await, "<work:1\\n-7: 7>");
 }
 
 /// If a user has chosen the key, a reference with the time is queued, and the event stays. A
 /// further reference to the same key replaces the newest entry of the queue.
 #[tokio::test]
 async fn a_reference_has_the_time_at_which_it_was_queued() {
-    let (clock, redis, mut state) = scene().await;
-    let keys = state.keys.clone();
-    for (us, queued) in [
-        (NOW_US, &["\0queued 1800000000123456 k"][..]),
-        (NOW_US + 5, &["\0queued 1800000000123461 k"]),
-    ] {
-        clock.stop_at(us);
-        schedule(&mut state, "work:1", "k", NOW, "{}").await;
-        assert_eq!(promote(&mut state, 100, MIB).await.events, 1);
-        assert_eq!(list(&mut state, keys.events("work:1")).await, queued);
+    let scene = Scene::stopped_at(NOW_US).await;
+    for us in [NOW_US, NOW_US + 5] {
+        scene.clock.as_ref().expect("a clock").stop_at(us);
+        schedule(&scene, "work:1", "k", NOW, "{}").await;
+        assert_eq!(promote(&scene, 100, MIB).await.events, 1);
+        let queue = scene.list(&scene.keys.events("work:1")).await;
+        assert_eq!(queue, [format!("\0queued {us} k")]);
+        let score = -((1_000_000_000_000_000 + us) as f64);
         assert_eq!(
-            scores(&mut state).await,
-            [pair("work:1\nk", -((1_000_000_000_000_000 + us) as f64))]
+            scene.scores("events.scheduled").await,
+            [("work:1\nk".to_owned(), score)]
         );
-        let event: String = redis
-            .console()
-            .await
-            .run(&["HGET", &keys.events_scheduled_of("work:1"), "k"])
-            .await;
-        assert_eq!(event, "{}");
+        assert_eq!(scene.at("work:1:events.scheduled").await, "{k: {}}");
     }
 }
 
@@ -274,27 +157,15 @@ async fn a_reference_has_the_time_at_which_it_was_queued() {
 #[tokio::test]
 async fn a_call_queues_events_up_to_a_number_of_bytes() {
     for (bytes, events) in [(1, 1), (2, 2), (3, 2), (4, 2), (5, 3)] {
-        let (_clock, _redis, mut state) = scene().await;
-        for (n, event) in ["a", "bbb", "c"].iter().enumerate() {
-            schedule(
-                &mut state,
-                &format!("work:{n}"),
-                "-",
-                NOW - 9 + n as u64,
-                event,
-            )
-            .await;
+        let scene = Scene::stopped_at(NOW_US).await;
+        for (n, event) in (0..).zip(["a", "bbb", "c"]) {
+            schedule(&scene, &format!("work:{n}"), "-", NOW - 9 + n, event).await;
         }
-        let done = promote(&mut state, 100, bytes).await;
-        let next = if events < 3 {
-            Some(Duration::ZERO)
-        } else {
-            None
-        };
+        let done = promote(&scene, 100, bytes).await;
+        let next = (events < 3).then_some(Duration::ZERO);
         assert_eq!(
             (done.events, done.markers, done.next_due),
-            (events, events, next),
-            "{bytes}"
+            (events, events, next)
         );
     }
 }
@@ -303,84 +174,45 @@ async fn a_call_queues_events_up_to_a_number_of_bytes() {
 /// markers, a call takes few schedules.
 #[tokio::test]
 async fn names_that_are_set_aside_count_as_markers() {
-    let (_clock, _redis, mut state) = scene().await;
-    let (waiting, markers) = (
-        state.keys.event_groups_waiting(),
-        state.keys.objects_with_events(),
-    );
-    for (command, waits, events, counted) in [
-        ("SET", "990", 9, 991),
-        ("SET", "993", 8, 994),
-        ("SET", "many", 20, 1),
-        ("LPUSH", "990", 20, 1),
+    for (waits, events, counted) in [
+        ("SET event.groups.waiting 990", 9, 991),
+        ("SET event.groups.waiting 993", 8, 994),
+        ("SET event.groups.waiting many", 20, 1),
+        ("LPUSH event.groups.waiting 990", 20, 1),
     ] {
-        state.run("FLUSHDB", &[]).await;
+        let scene = Scene::stopped_at(NOW_US).await;
         for n in 0..20 {
-            schedule(&mut state, &format!("work:{n}"), "-", 7, "1").await;
+            schedule(&scene, &format!("work:{n}"), "-", 7, "1").await;
         }
-        state.run(command, &[&waiting, waits]).await;
-        state.run("LPUSH", &[&markers, "work:0"]).await;
-        let done = promote(&mut state, 100, MIB).await;
+        scene
+            .add(&format!("{waits}; LPUSH objects.with.events work:0"))
+            .await;
+        let done = promote(&scene, 100, MIB).await;
         assert_eq!(
             (done.events, done.markers),
             (events, counted + events),
-            "{command} {waits}"
+            "{waits}"
         );
     }
-}
-
-/// Logs in as a user with these rules.
-async fn user(redis: &Redis, state: &mut State, rules: &[&str]) -> State {
-    state
-        .run(
-            "ACL",
-            &[
-                &["SETUSER", "worker", "reset", "on", "nopass", "+@all"],
-                rules,
-            ]
-            .concat(),
-        )
-        .await;
-    let mut conn = redis.connect().await;
-    redis::cmd("AUTH")
-        .arg("worker")
-        .arg("x")
-        .query_async::<()>(&mut conn)
-        .await
-        .expect("logged in");
-    State::new(conn, state.keys.clone())
 }
 
 /// Without one of three rights, no schedule is queued. If none is due, a call needs none of them.
 #[tokio::test]
 async fn without_one_of_three_rights_nothing_is_queued() {
-    let (_clock, redis, mut state) = scene().await;
-    let keys: Keys = state.keys.clone();
     for command in ["HDEL", "ZREM", "ZADD"] {
-        let mut worker = user(
-            &redis,
-            &mut state,
-            &["~*", &format!("-{}", command.to_lowercase())],
-        )
-        .await;
-        schedule(&mut state, "work:1", "-", NOW + 1, "1").await;
-        assert_eq!(promote(&mut worker, 100, MIB).await.events, 0, "{command}");
-        schedule(&mut state, "work:1", "-", NOW, "1").await;
-        let denied = wire::promote(&mut worker.conn, &keys, 100, MIB).await;
-        assert!(
-            matches!(&denied, Err(wire::ScriptError::Denied(denied)) if denied == command),
-            "{command}: {denied:?}"
-        );
-        assert_eq!(
-            list(&mut state, keys.events("work:1")).await,
-            [""; 0],
-            "{command}"
-        );
-        assert_eq!(
-            scores(&mut state).await,
-            [pair("work:1\n-", NOW as f64)],
-            "{command}"
-        );
+        for (due, is_due) in [(NOW + 1, false), (NOW, true)] {
+            let scene = Scene::stopped_at(NOW_US).await;
+            schedule(&scene, "work:1", "-", due, "1").await;
+            scene
+                .login(&format!("~* +@all -{}", command.to_lowercase()))
+                .await;
+            match try_promote(&scene, 100, MIB).await {
+                Ok(done) => assert_eq!((done.events, is_due), (0, false), "{command}"),
+                Err(ScriptError::Denied(denied)) => assert_eq!((&*denied, is_due), (command, true)),
+                Err(error) => panic!("{command}: {error}"),
+            }
+            scene.changed("").await;
+        }
     }
 }
 
@@ -388,80 +220,51 @@ async fn without_one_of_three_rights_nothing_is_queued() {
 /// those behind it stay.
 #[tokio::test]
 async fn a_push_that_fails_stops_only_the_events_behind_it() {
-    let (_clock, redis, mut state) = scene().await;
-    let keys = state.keys.clone();
+    let scene = Scene::stopped_at(NOW_US).await;
     for n in 1..=3 {
-        schedule(&mut state, &format!("work:{n}"), "-", n, "1").await;
+        schedule(&scene, &format!("work:{n}"), "-", n, "1").await;
     }
-    let own = |end: &str| format!("~{}{end}", keys.prefix());
-    let rules = [
-        "%R~*",
-        &own("events.scheduled*"),
-        &own("work:?:events.scheduled"),
-        &own("work:1:*"),
-        &own("work:3:*"),
+    let own = [
+        "events.scheduled*",
+        "work:?:events.scheduled",
+        "work:1:*",
+        "work:3:*",
     ];
-    let mut worker = user(
-        &redis,
-        &mut state,
-        &[&rules[..], &[&own("objects.with.events")]].concat(),
-    )
-    .await;
-    let refused = wire::promote(&mut worker.conn, &keys, 100, MIB)
-        .await
-        .expect_err("refused")
-        .to_string();
+    let own = own.iter().chain(&["objects.with.events"]);
+    let own = own.map(|end| format!(" ~{}{end}", scene.keys.prefix()));
+    scene
+        .login(&format!("+@all %R~*{}", own.collect::<String>()))
+        .await;
+    let refused = try_promote(&scene, 100, MIB).await.expect_err("refused");
+    let refused = refused.to_string();
     // Redis and Valkey word this error differently.
-    assert!(
-        ["access", "ermission", "NOPERM"]
-            .iter()
-            .any(|word| refused.contains(word)),
-        "{refused}"
-    );
+    let words = ["access", "ermission", "NOPERM"];
+    assert!(words.iter().any(|word| refused.contains(word)), "{refused}");
     assert!(
         !refused.contains("ERR "),
         "the code is no part of the text: {refused}"
     );
-    let queued = [
-        list(&mut state, keys.events("work:1")).await.len(),
-        list(&mut state, keys.events("work:3")).await.len(),
-    ];
-    assert_eq!(queued, [1, 0]);
-    assert_eq!(
-        list(&mut state, keys.objects_with_events()).await,
-        ["work:1"]
-    );
-    assert_eq!(
-        scores(&mut state).await,
-        [pair("work:2\n-", 2.0), pair("work:3\n-", 3.0)]
-    );
-    let late: Vec<(String, u64)> = redis
-        .console()
-        .await
-        .run(&["HGETALL", &keys.events_scheduled_lateness()])
-        .await;
-    assert_eq!(late, [("inf".to_owned(), 1)]);
+    let changes = "
+        events.scheduled = <work:2\\n-: 2, work:3\\n-: 3>
+        events.scheduled.lateness = {inf: 1}
+        objects.with.events = [work:1]
+        work:1: events = [1]; events.scheduled = nil
+    ";
+    scene.changed(changes).await;
 }
 
 /// One wake stays, because its member may still be needed. Several wakes are done together.
 #[tokio::test]
 async fn several_wakes_are_done_together() {
-    let (_clock, redis, mut state) = scene().await;
-    let wake = state.keys.events_scheduled_wake();
-    for (wakes, left) in [(1, 1), (2, 0)] {
-        for n in 0..wakes {
-            state.run("ZADD", &[&wake, "0", &n.to_string()]).await;
-        }
-        promote(&mut state, 100, MIB).await;
-        assert_eq!(
-            redis.console().await.run::<u64>(&["ZCARD", &wake]).await,
-            left
-        );
+    let scene = Scene::stopped_at(NOW_US).await;
+    for (wakes, left) in [("0 0", "<0: 0>"), ("0 0 0 1", "nil")] {
+        scene
+            .add(&format!("ZADD events.scheduled.wake {wakes}"))
+            .await;
+        promote(&scene, 100, MIB).await;
+        assert_eq!(scene.at("events.scheduled.wake").await, left);
     }
-    state.run("SET", &[&wake, "x"]).await;
-    promote(&mut state, 100, MIB).await;
-    assert_eq!(
-        redis.console().await.text(&wake).await.as_deref(),
-        Some("x")
-    );
+    scene.add("SET events.scheduled.wake x").await;
+    promote(&scene, 100, MIB).await;
+    scene.changed("").await;
 }
