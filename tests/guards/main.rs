@@ -110,21 +110,6 @@ async fn ask(state: &mut State, bounds: Bounds) -> Result<Advanced, wire::Script
     wire::advance(&mut state.conn, &call).await
 }
 
-/// Returns the report of a batch of one delivered event.
-fn done(object: &'static str, id: u64) -> Report {
-    let tag = Tag {
-        first: id,
-        ..Tag::default()
-    };
-    Report {
-        object: object.into(),
-        tag,
-        count: 1,
-        last: Some(id),
-        then: BatchResult::Done,
-    }
-}
-
 /// Returns the objects of the batches that a call gave.
 fn objects(answer: &Advanced) -> Vec<&str> {
     let Advanced::Ok { batches, .. } = answer else {
