@@ -515,39 +515,21 @@ async fn further_events_go_back_if_the_batch_cannot_get_them() {
 /// order.
 #[tokio::test]
 async fn events_that_do_not_fit_go_back_without_the_right_to_push_them() {
-    let redis = Redis::own(&[]);
-    let mut state = attached(&redis).await;
-    let (keys, console) = (state.keys.clone(), redis.console().await);
-    state.given(1).await;
-    for event in ["2", "33333", "4", "5"] {
-        state.emit("work:1", event).await;
-    }
-    console
-        .run::<()>(&[
-            "ACL", "SETUSER", "weak", "on", ">weak", "~*", "+@all", "-rpush",
-        ])
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene
+        .add("SET next.event.id 1; emit work:1 2 33333 4 5")
         .await;
-    state.run("AUTH", &["weak", "weak"]).await;
-    let bounds = Bounds {
-        batch_bytes: 4,
-        ..BOUNDS
-    };
-    let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
-    call.free(0);
-    wire::advance(&mut state.conn, &call)
-        .await
-        .expect_err("a right is missing");
-    assert_eq!(
-        console.list(&keys.worker_event("w.0")).await,
-        ["2", "33333"]
-    );
-    assert_eq!(console.list(&keys.events("work:1")).await, ["4", "5"]);
-    assert_eq!(
-        console.text(&keys.worker_event_id("w.0")).await.as_deref(),
-        Some("2")
-    );
-    assert_eq!(console.number(&keys.next_event_id()).await, 3);
-    console.check().await;
+    scene.login("~* +@all -rpush").await;
+    let fill = |call: &mut Advance| call.free(0);
+    scene.fails(bounds(|b| b.batch_bytes = 4), fill).await;
+    let changes = "
+        event.worker:w.0: event = [2, 33333]; event.id = 2; object = [work:1]
+        next.event.id = 3
+        objects.with.events = [work:1, work:1, work:1]
+        work:1: event.worker = w.0; events = [4, 5]
+    ";
+    scene.changed(changes).await;
+    scene.check().await;
 }
 
 /// A call looks at a slot that is busy. The slots after it have their own results.

@@ -2,9 +2,10 @@
 
 use seriatim::wire::{self, Advance, BatchResult, Bounds, ClaimFirst, EventLog, Report, Tag};
 
+use crate::scene::done;
 use crate::support::Redis;
 use crate::support::console::Console;
-use crate::{BOUNDS, attached, done};
+use crate::{BOUNDS, attached};
 
 /// The bytes of the large text of each slot.
 const TEXT_BYTES: usize = 64 << 10;

@@ -54,10 +54,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
-use seriatim::wire::{
-    self, Advance, Advanced, Attach, Attached, BatchResult, Bounds, ClaimFirst, Report, Suspects,
-    Tag,
-};
+use seriatim::wire::{self, Advance, Advanced, Attach, Attached, Bounds, ClaimFirst, Suspects};
 use state::State;
 use support::Redis;
 

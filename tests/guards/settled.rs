@@ -270,51 +270,33 @@ async fn an_object_that_was_put_aside_is_not_claimed_in_the_same_call() {
 /// the emits stay. When the user has the right again, the event ends and the emits are pushed.
 #[tokio::test]
 async fn emits_that_may_not_be_pushed_stay() {
-    for missing in ["-lpush", "-hset"] {
-        let redis = Redis::own(&[]);
-        let mut state = attached(&redis).await;
-        let (keys, console) = (state.keys.clone(), redis.console().await);
-        state.own("w.0", "work:1", 1, &["1"]).await;
-        let emits = match missing {
-            "-lpush" => "0 1 1 7 1 other:15",
-            _ => "0 1 1 s7 1 1 r@5 other:15k",
+    for (missing, emits) in [
+        ("-lpush", "0 1 1 7 1 other:15"),
+        ("-hset", "0 1 1 s7 1 1 r@5 other:15k"),
+    ] {
+        let scene = Scene::on(Redis::own(&[])).await;
+        let handled = format!("HSET work:1:event.handled id 1 emit:a '{emits}'");
+        scene.add(&format!("own w.0 work:1 1 1; {handled}")).await;
+        let fill = |slots: &mut Advance| {
+            slots.handled(0);
+            slots.report(0, &done("work:1", 1));
         };
-        state
-            .run(
-                "HSET",
-                &[&keys.event_handled("work:1"), "id", "1", "emit:a", emits],
-            )
-            .await;
-        for right in [missing.to_owned(), missing.replace('-', "+")] {
-            console
-                .run::<()>(&[
-                    "ACL", "SETUSER", "weak", "on", ">weak", "~*", "+@all", &right,
-                ])
-                .await;
-            state.run("AUTH", &["weak", "weak"]).await;
-            let mut call = call(&state, NO_CLAIM);
-            call.handled(0);
-            call.report(0, &done("work:1", 1));
-            let answer = wire::advance(&mut state.conn, &call).await;
-            let (queued, scheduled, kept): (u64, u64, u64) = (
-                console.run(&["LLEN", &keys.events("other:1")]).await,
-                console
-                    .run(&["HLEN", &keys.events_scheduled_of("other:1")])
-                    .await,
-                console
-                    .run(&["EXISTS", &keys.event_handled("work:1")])
-                    .await,
-            );
-            if right == missing {
-                let error = answer.expect_err("a right is missing").to_string();
-                assert!(error.contains("for the emits of a handler"), "{error}");
-                assert_eq!((queued, scheduled, kept), (0, 0, 1), "{missing}");
-                assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1"]);
-            } else {
-                answer.expect("an answer");
-                assert_eq!((queued + scheduled, kept), (1, 0), "{missing}");
-            }
-        }
-        console.check().await;
+        scene.login(&format!("~* +@all {missing}")).await;
+        let error = scene.fails(no_claim(), fill).await.to_string();
+        assert!(error.contains("for the emits of a handler"), "{error}");
+        scene.changed("").await;
+        scene.login("+@all").await;
+        scene.advance(no_claim(), fill).await;
+        assert_eq!(scene.at("work:1:event.handled").await, "nil", "{missing}");
+        let (queue, later) = (
+            scene.at("other:1:events").await,
+            scene.at("other:1:events.scheduled").await,
+        );
+        assert_ne!(
+            (queue.as_str(), later.as_str()),
+            ("nil", "nil"),
+            "{missing}"
+        );
+        scene.check().await;
     }
 }
