@@ -33,8 +33,7 @@ end
 -- result of another batch.
 local function give_unknown(slot, tag)
   if not rare.tag.first_of(tag) then
-    -- The text is no tag. So the tag is lost, and the call treats the slot like any other one without
-    -- a tag.
+    -- The text is no tag. So the tag is lost, and the slot is like any other one without a tag.
     redis_call('DEL', slot.tag_key)
     return
   end

@@ -1,8 +1,8 @@
 -- events: more events of an object, into the slot's batch and back.
 -- An entry of the reply is {number, object, tag, prev, event…}.
 local EVENTS_FROM, byte = 5, string.byte
--- The most events that a slot reads at once. All but the first may have to go back, and each may have
--- 1 MiB: that takes Redis about 4 ms.
+-- The most events that a slot reads at once. All but the first may have to go back, and each may
+-- have 1 MiB: that takes Redis about 6 ms.
 local AT_ONCE_MAX = 32
 
 -- Copies the events that fit into the entry. Returns how many fit, the bytes of the batch then, and
@@ -24,8 +24,8 @@ local function copy_fitting(entry, at, events, bytes, longest)
   return #events, bytes, longest
 end
 
--- Puts the events from the position `first` on back into the queue, the newest first. If the user has
--- lost the right to RPUSH, they go back through the batch, and the function raises.
+-- Puts the events from the position `first` on back into the queue, the newest first. If the user
+-- has lost the right to RPUSH, they go back through the batch, and the function raises.
 local function push_back(queue, batch, events, first)
   local back = {}
   for k = #events, first, -1 do

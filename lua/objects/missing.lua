@@ -18,10 +18,10 @@ local function length_of(slot)
   return type(length) == 'number' and length or 0
 end
 
--- Writes the slot's tag again, if it is lost and the caller has a result of the batch in the slot. A
--- text that is no tag counts as a lost tag. Returns the tag; the stored text, or false, if the result
--- is of another batch. A batch that is committed is never named here: its object has a last id that
--- is not below the ids of the batch, or has left the slot.
+-- Writes the slot's tag again, if it is lost and the caller has a result of the batch in the slot.
+-- A text that is no tag counts as a lost tag. Returns the tag; the stored text, or false, if the
+-- result is of another batch. A batch that is committed is never named here: its object has a last
+-- id that is not below the ids of the batch, or has left the slot.
 local function tag_again(slot)
   local object, tag, last, stored = slot.object, slot.tag, slot.last, slot.stored_tag
   if stored and rare.tag.first_of(stored) then
