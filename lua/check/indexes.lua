@@ -27,8 +27,9 @@ local function checks_with(find, expect, shared, whole)
 
   -- Returns whether the value is a limit.
   local function is_limit(value)
-    local is_json, limit = pcall(cjson.decode, value)
-    return is_json and type(limit) == 'table' and is_most(limit.queued_max) and is_most(limit.markers_max) and type(limit.set_ms) == 'number'
+    -- If the value is no JSON, `limit` is the error, a text.
+    local _, limit = pcall(cjson.decode, value)
+    return type(limit) == 'table' and is_most(limit.queued_max) and is_most(limit.markers_max) and type(limit.set_ms) == 'number'
       and type(limit.actor) == 'string' and type(limit.reason) == 'string'
   end
 

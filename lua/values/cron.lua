@@ -9,8 +9,9 @@
 -- Parses a job; nil if it is invalid. The job has two more fields: `event`, and `json`, its JSON.
 local function parse(value)
   local json, event_at = string.match(value, '^([^\n]*)\n()')
-  local is_json, job = pcall(cjson.decode, json)
-  if not is_json or type(job) ~= 'table' or type(job.id) ~= 'string' or type(job.paused) ~= 'boolean' or type(job.object) ~= 'string' then
+  -- If the text is no JSON, `job` is the error, a text.
+  local _, job = pcall(cjson.decode, json)
+  if type(job) ~= 'table' or type(job.id) ~= 'string' or type(job.paused) ~= 'boolean' or type(job.object) ~= 'string' then
     return nil
   end
   local since_ms = type(job.since_ms) == 'number' and job.since_ms or -1
