@@ -1,10 +1,9 @@
 //! `connect`: the counter of ids and the version of the data.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use seriatim::wire::{self, Connect, Connected, EventLog, ScriptError};
 
-use seriatim::wire::{self, Connect, EventLog, ScriptError};
-
-use crate::stopped::{NOW_US, scene};
+use crate::scene::Scene;
+use crate::stopped::NOW_US;
 use crate::support::Redis;
 
 const CHOSEN: Connect = Connect {
@@ -13,29 +12,32 @@ const CHOSEN: Connect = Connect {
     event_log: None,
 };
 
-fn now_us() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("after 1970")
-        .as_micros() as u64
+async fn scene() -> Scene {
+    Scene::bare(Redis::start()).await
+}
+
+async fn try_connect(scene: &Scene, id: &str, seen: Connect) -> Result<Connected, ScriptError> {
+    wire::connect(&mut scene.conn().await, &scene.keys, id, seen).await
+}
+
+async fn connect(scene: &Scene, id: &str, seen: Connect) -> Connected {
+    try_connect(scene, id, seen).await.expect("an answer")
 }
 
 /// The ids given before a namespace was emptied are unknown. So a new namespace begins at the time,
 /// and only a new one.
 #[tokio::test]
 async fn a_new_namespace_begins_at_the_time() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
-    let began = now_us();
-    let first = wire::connect(&mut conn, keys, "replication-1", Connect::default())
-        .await
-        .expect("an answer");
+    let scene = scene().await;
+    let began_us = scene.now_ms().await * 1000;
+    let first = connect(&scene, "replication-1", Connect::default()).await;
+    let now_us = (scene.now_ms().await + 1) * 1000;
     assert!(
-        !first.changed && (began..=now_us()).contains(&first.counter),
+        !first.changed && (began_us..=now_us).contains(&first.counter),
         "{first:?}"
     );
     assert_eq!(
-        redis.console().await.number(&keys.next_event_id()).await,
+        scene.number(&scene.keys.next_event_id()).await,
         first.counter
     );
     for first_id in [0, 1] {
@@ -43,9 +45,7 @@ async fn a_new_namespace_begins_at_the_time() {
             first_id,
             ..Connect::default()
         };
-        let again = wire::connect(&mut conn, keys, "replication-1", seen)
-            .await
-            .expect("an answer");
+        let again = connect(&scene, "replication-1", seen).await;
         assert_eq!((again.changed, again.counter), (false, first.counter));
     }
 }
@@ -54,77 +54,41 @@ async fn a_new_namespace_begins_at_the_time() {
 /// to one server.
 #[tokio::test]
 async fn the_pass_over_the_names_starts_again_on_another_server() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
-    let console = redis.console().await;
-    wire::connect(&mut conn, keys, "replication-1", Connect::default())
-        .await
-        .expect("an answer");
-    let _: u64 = console
-        .run(&[
-            "HSET",
-            &keys.meta(),
-            "names.cursor",
-            "17",
-            "names.indexed",
-            "1",
-        ])
-        .await;
+    let scene = scene().await;
+    connect(&scene, "replication-1", Connect::default()).await;
+    let given = "HSET seriatim.meta names.cursor 17 names.indexed 1";
+    scene.add(given).await;
     for (id, remain) in [("replication-1", 2), ("", 2), ("replication-2", 0)] {
-        wire::connect(&mut conn, keys, id, Connect::default())
-            .await
-            .expect("an answer");
-        let fields: Vec<String> = console.run(&["HKEYS", &keys.meta()]).await;
-        assert_eq!(
-            fields
-                .iter()
-                .filter(|field| field.starts_with("names."))
-                .count(),
-            remain,
-            "{id}"
-        );
+        connect(&scene, id, Connect::default()).await;
+        let fields: Vec<String> = scene.run(&["HKEYS", &scene.keys.meta()]).await;
+        let names = fields.iter().filter(|field| field.starts_with("names."));
+        assert_eq!(names.count(), remain, "{id}");
     }
 }
 
 /// The namespace's meta key was lost, but not the counter: new ids continue above the counter.
 #[tokio::test]
 async fn a_new_namespace_does_not_begin_below_the_counter() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
-    let console = redis.console().await;
-    let counter = 5_000_000_000_000_000_u64;
-    let () = console
-        .run(&["SET", &keys.next_event_id(), &counter.to_string()])
-        .await;
-    let connected = wire::connect(&mut conn, keys, "", Connect::default())
-        .await
-        .expect("an answer");
-    assert!(connected.counter > counter, "{connected:?}");
+    let scene = scene().await;
+    scene.add("SET next.event.id 5000000000000000").await;
+    let connected = connect(&scene, "", Connect::default()).await;
+    assert!(connected.counter > 5_000_000_000_000_000, "{connected:?}");
 }
 
 /// The first connection to a namespace sets the counter. So an absent counter was evicted, and it
 /// jumps, even if a first id is chosen.
 #[tokio::test]
 async fn an_absent_counter_was_evicted() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
-    let console = redis.console().await;
-    let _: u64 = console.run(&["DEL", &keys.next_event_id()]).await;
-    let connected = wire::connect(&mut conn, keys, "", CHOSEN)
-        .await
-        .expect("an answer");
+    let scene = scene().await;
+    scene.add("DEL next.event.id").await;
+    let connected = connect(&scene, "", CHOSEN).await;
     assert_eq!((connected.changed, connected.counter), (false, 0));
-    assert_eq!(
-        console.text(&keys.next_event_id()).await.as_deref(),
-        Some("0")
-    );
-    let _: u64 = console.run(&["DEL", &keys.next_event_id()]).await;
-    let began = now_us();
-    let connected = wire::connect(&mut conn, keys, "", CHOSEN)
-        .await
-        .expect("an answer");
+    assert_eq!(scene.at("next.event.id").await, "0");
+    scene.add("DEL next.event.id").await;
+    let began_us = scene.now_ms().await * 1000;
+    let connected = connect(&scene, "", CHOSEN).await;
     assert!(
-        connected.changed && connected.counter >= began,
+        connected.changed && connected.counter >= began_us,
         "{connected:?}"
     );
 }
@@ -132,18 +96,15 @@ async fn an_absent_counter_was_evicted() {
 /// Redis was emptied, and the process has seen an id beyond any jump.
 #[tokio::test]
 async fn the_counter_jumps_beyond_every_id_seen() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
     // An id ahead of the time.
+    let highest = 5_000_000_000_000_000;
     let seen = Connect {
-        highest: 5_000_000_000_000_000,
+        highest,
         ..Connect::default()
     };
-    let connected = wire::connect(&mut conn, keys, "replication-1", seen)
-        .await
-        .expect("an answer");
+    let connected = connect(&scene().await, "replication-1", seen).await;
     assert!(
-        connected.changed && connected.counter > seen.highest,
+        connected.changed && connected.counter > highest,
         "{connected:?}"
     );
 }
@@ -151,28 +112,18 @@ async fn the_counter_jumps_beyond_every_id_seen() {
 /// The first process to connect records the version of the data.
 #[tokio::test]
 async fn the_version_is_written_down() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
-    wire::connect(&mut conn, keys, "replication-1", Connect::default())
-        .await
-        .expect("an answer");
-    let version: String = redis
-        .console()
-        .await
-        .run(&["HGET", &keys.meta(), "schema"])
-        .await;
-    assert_eq!(version, "1");
+    let scene = scene().await;
+    connect(&scene, "replication-1", Connect::default()).await;
+    let words = ["HGET", &scene.keys.meta(), "schema"];
+    assert_eq!(scene.run::<String>(&words).await, "1");
 }
 
 /// An unknown replication id does not count as a different one: the counter stays.
 #[tokio::test]
 async fn an_unknown_replication_id_changes_nothing() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
-    for replication_id in ["replication-1", "", "replication-1"] {
-        let connected = wire::connect(&mut conn, keys, replication_id, CHOSEN)
-            .await
-            .expect("an answer");
+    let scene = scene().await;
+    for id in ["replication-1", "", "replication-1"] {
+        let connected = connect(&scene, id, CHOSEN).await;
         assert_eq!((connected.changed, connected.counter), (false, 0));
     }
 }
@@ -181,9 +132,7 @@ async fn an_unknown_replication_id_changes_nothing() {
 /// one; a higher counter stays.
 #[tokio::test]
 async fn no_id_is_below_the_first_id_that_was_chosen() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
-    let console = redis.console().await;
+    let scene = scene().await;
     for (counter, first_id, raised) in [
         (0, 1, 0),
         (0, 2, 1),
@@ -191,22 +140,11 @@ async fn no_id_is_below_the_first_id_that_was_chosen() {
         (899, 900, 899),
         (900, 900, 900),
     ] {
-        let () = console
-            .run(&["SET", &keys.next_event_id(), &counter.to_string()])
-            .await;
-        let connected = wire::connect(&mut conn, keys, "", Connect { first_id, ..CHOSEN })
-            .await
-            .expect("an answer");
-        assert_eq!(
-            (connected.changed, connected.counter),
-            (false, raised),
-            "{counter}, {first_id}"
-        );
-        assert_eq!(
-            console.number(&keys.next_event_id()).await,
-            raised,
-            "{counter}, {first_id}"
-        );
+        scene.add(&format!("SET next.event.id {counter}")).await;
+        let connected = connect(&scene, "", Connect { first_id, ..CHOSEN }).await;
+        let found = (connected.changed, connected.counter);
+        assert_eq!(found, (false, raised), "{counter}, {first_id}");
+        assert_eq!(scene.at("next.event.id").await, raised.to_string());
     }
 }
 
@@ -214,29 +152,13 @@ async fn no_id_is_below_the_first_id_that_was_chosen() {
 /// server, and at no other time. A namespace of a server without a replication id is new only once.
 #[tokio::test]
 async fn the_counter_jumps_only_in_a_new_namespace_or_on_another_server() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let scene = scene().await;
     let mut before = 0;
-    for (n, id) in [
-        "",
-        "",
-        "replication-1",
-        "replication-1",
-        "replication-2",
-        "",
-        "replication-2",
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let connected = wire::connect(&mut conn, keys, id, Connect::default())
-            .await
-            .expect("an answer");
-        assert_eq!(
-            (connected.changed, connected.counter > before),
-            (n == 4, n == 0 || n == 4),
-            "call {n}"
-        );
+    let ids = ["", "", "one", "one", "two", "", "two"];
+    for (n, id) in ids.into_iter().enumerate() {
+        let connected = connect(&scene, id, Connect::default()).await;
+        let found = (connected.changed, connected.counter > before);
+        assert_eq!(found, (n == 4, n == 0 || n == 4), "call {n}");
         assert!(connected.counter >= before, "call {n}");
         before = connected.counter;
     }
@@ -246,10 +168,12 @@ async fn the_counter_jumps_only_in_a_new_namespace_or_on_another_server() {
 #[tokio::test]
 async fn each_field_is_written_when_it_is_of_use() {
     const JUMP: u64 = NOW_US;
-    let (_clock, redis, mut state) = scene().await;
-    let (keys, console) = (state.keys.clone(), redis.console().await);
     let none = Connect::default();
     let highest = |highest| Connect { highest, ..none };
+    let ninth = Connect {
+        first_id: 9,
+        ..none
+    };
     let log = |keep| {
         let mut log = EventLog::default();
         log.keep = keep;
@@ -258,241 +182,99 @@ async fn each_field_is_written_when_it_is_of_use() {
             ..none
         }
     };
-    // Of each case: the fields and the counter before the call, the arguments, whether writes may
-    // have been lost, and both after the call.
+    let (schema, new) = ("schema 1", "partitions 1 schema 1");
+    let (of_q, of_r) = ("replication.id q schema 1", "replication.id r schema 1");
+    let of_new_r = "partitions 1 replication.id r schema 1";
+    let (on, odd) = (
+        "event.log on event.log.keep 7 schema 1",
+        "event.log yes schema 1",
+    );
+    let on_8 = "event.log on event.log.keep 8 schema 1";
+    let odd_8 = "event.log yes event.log.keep 8 schema 1";
+    let (late, late_seen) = (1_900_000_000_000_000_u64, highest(1_900_000_000_000_005));
+    // Of each case: the fields and the counter before the call (0: absent), the arguments, whether
+    // writes may have been lost, and both after the call.
     for (before, counter, id, seen, changed, after, counter_after) in [
-        ("", None, "", none, false, "partitions 1 schema 1", JUMP),
+        ("", 0, "", none, false, new, JUMP),
+        ("", 5, "", none, false, new, JUMP),
+        ("", 5, "", CHOSEN, false, new, 5),
+        ("", 5, "r", CHOSEN, false, of_new_r, 5),
+        ("", 0, "", ninth, false, new, 8),
+        ("replication.id r", 5, "r", CHOSEN, false, of_new_r, 5),
+        (schema, 5, "", none, false, schema, 5),
+        (schema, 5, "", highest(5), false, schema, 5),
+        (schema, 5, "", highest(6), true, schema, JUMP),
+        (schema, 0, "", CHOSEN, true, schema, JUMP),
         (
+            schema,
+            late,
             "",
-            Some("5"),
-            "",
-            none,
-            false,
-            "partitions 1 schema 1",
-            JUMP,
-        ),
-        ("", Some("5"), "", CHOSEN, false, "partitions 1 schema 1", 5),
-        (
-            "",
-            Some("5"),
-            "r",
-            CHOSEN,
-            false,
-            "partitions 1 replication.id r schema 1",
-            5,
-        ),
-        (
-            "",
-            None,
-            "",
-            Connect {
-                first_id: 9,
-                ..none
-            },
-            false,
-            "partitions 1 schema 1",
-            8,
-        ),
-        (
-            "replication.id r",
-            Some("5"),
-            "r",
-            CHOSEN,
-            false,
-            "partitions 1 replication.id r schema 1",
-            5,
-        ),
-        ("schema 1", Some("5"), "", none, false, "schema 1", 5),
-        ("schema 1", Some("5"), "", highest(5), false, "schema 1", 5),
-        (
-            "schema 1",
-            Some("5"),
-            "",
-            highest(6),
+            late_seen,
             true,
-            "schema 1",
-            JUMP,
-        ),
-        ("schema 1", None, "", CHOSEN, true, "schema 1", JUMP),
-        (
-            "schema 1",
-            Some("1900000000000000"),
-            "",
-            highest(1_900_000_000_000_005),
-            true,
-            "schema 1",
+            schema,
             1_900_000_682_206_341,
         ),
-        (
-            "replication.id q schema 1",
-            Some("5"),
-            "r",
-            none,
-            true,
-            "replication.id r schema 1",
-            JUMP,
-        ),
-        (
-            "replication.id r schema 1",
-            Some("5"),
-            "r",
-            none,
-            false,
-            "replication.id r schema 1",
-            5,
-        ),
-        (
-            "replication.id q schema 1",
-            Some("5"),
-            "",
-            none,
-            false,
-            "replication.id q schema 1",
-            5,
-        ),
-        (
-            "schema 1",
-            Some("5"),
-            "r",
-            none,
-            false,
-            "replication.id r schema 1",
-            5,
-        ),
-        (
-            "schema 1",
-            Some("5"),
-            "",
-            log(7),
-            false,
-            "event.log on event.log.keep 7 schema 1",
-            5,
-        ),
-        (
-            "event.log on event.log.keep 7 schema 1",
-            Some("5"),
-            "",
-            log(8),
-            false,
-            "event.log on event.log.keep 8 schema 1",
-            5,
-        ),
-        (
-            "event.log on event.log.keep 7 schema 1",
-            Some("5"),
-            "",
-            none,
-            false,
-            "event.log.keep 7 schema 1",
-            5,
-        ),
-        (
-            "event.log yes schema 1",
-            Some("5"),
-            "",
-            log(8),
-            false,
-            "event.log yes event.log.keep 8 schema 1",
-            5,
-        ),
+        (of_q, 5, "r", none, true, of_r, JUMP),
+        (of_r, 5, "r", none, false, of_r, 5),
+        (of_q, 5, "", none, false, of_q, 5),
+        (schema, 5, "r", none, false, of_r, 5),
+        (schema, 5, "", log(7), false, on, 5),
+        (on, 5, "", log(8), false, on_8, 5),
+        (on, 5, "", none, false, "event.log.keep 7 schema 1", 5),
+        (odd, 5, "", log(8), false, odd_8, 5),
     ] {
-        state
-            .run("DEL", &[&keys.meta(), &keys.next_event_id()])
-            .await;
+        let scene = Scene::stopped_at(NOW_US).await;
+        scene.add("DEL next.event.id").await;
         if !before.is_empty() {
-            state
-                .run(
-                    "HSET",
-                    &[
-                        &[keys.meta().as_str()],
-                        &before.split(' ').collect::<Vec<_>>()[..],
-                    ]
-                    .concat(),
-                )
-                .await;
+            scene.add(&format!("HSET seriatim.meta {before}")).await;
         }
-        if let Some(counter) = counter {
-            state.run("SET", &[&keys.next_event_id(), counter]).await;
+        if counter > 0 {
+            scene.add(&format!("SET next.event.id {counter}")).await;
         }
-        let connected = wire::connect(&mut state.conn, &keys, id, seen)
-            .await
-            .expect("an answer");
-        let case = format!("{before}, {counter:?}, {id}, {seen:?}");
-        assert_eq!(
-            (connected.changed, connected.counter),
-            (changed, counter_after),
-            "{case}"
-        );
-        assert_eq!(
-            console.number(&keys.next_event_id()).await,
-            counter_after,
-            "{case}"
-        );
-        let mut fields: Vec<(String, String)> = console.run(&["HGETALL", &keys.meta()]).await;
-        fields.sort();
-        let fields: Vec<_> = fields
-            .into_iter()
-            .map(|(field, value)| format!("{field} {value}"))
-            .collect();
-        assert_eq!(fields.join(" "), after, "{case}");
+        let connected = connect(&scene, id, seen).await;
+        let case = format!("{before}, {counter}, {id}, {seen:?}");
+        let found = (connected.changed, connected.counter);
+        assert_eq!(found, (changed, counter_after), "{case}");
+        let number = scene.number(&scene.keys.next_event_id()).await;
+        assert_eq!(number, counter_after, "{case}");
+        let fields = scene.at("seriatim.meta").await;
+        assert_eq!(fields.replace([':', ',', '{', '}'], ""), after, "{case}");
     }
 }
 
 /// An unknown version, or a counter that is no number, is refused. Nothing is written.
 #[tokio::test]
 async fn an_unknown_version_and_a_wrong_counter_are_refused() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
-    let console = redis.console().await;
     for (version, counter, why) in [
         ("2", "5", "2"),
         ("0", "5", "0"),
         ("1", "many", "many"),
         ("1", "1e3", "1e3"),
     ] {
-        let _: u64 = console
-            .run(&["HSET", &keys.meta(), "schema", version])
+        let scene = scene().await;
+        scene
+            .add(&format!("HSET seriatim.meta schema {version}"))
             .await;
-        let () = console.run(&["SET", &keys.next_event_id(), counter]).await;
-        let refused = wire::connect(&mut conn, keys, "r", Connect::default())
-            .await
-            .expect_err("refused");
-        match refused {
-            ScriptError::Schema(told) => assert_eq!((told.as_str(), counter), (why, "5")),
-            ScriptError::Counter(told) => assert_eq!((told.as_str(), counter), (why, why)),
+        scene.add(&format!("SET next.event.id {counter}")).await;
+        match try_connect(&scene, "r", Connect::default()).await {
+            Err(ScriptError::Schema(told)) => assert_eq!((told.as_str(), counter), (why, "5")),
+            Err(ScriptError::Counter(told)) => assert_eq!((told.as_str(), counter), (why, why)),
             other => panic!("{version} {counter}: {other:?}"),
         }
-        let fields: Vec<(String, String)> = console.run(&["HGETALL", &keys.meta()]).await;
-        assert_eq!(fields, [("schema".to_owned(), version.to_owned())]);
-        assert_eq!(
-            console.text(&keys.next_event_id()).await.as_deref(),
-            Some(counter)
-        );
+        scene.changed("").await;
     }
 }
 
 /// A user who lacks a right is refused before the first write.
 #[tokio::test]
 async fn a_user_who_lacks_a_right_is_refused() {
-    let redis = Redis::own(&[]);
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
-    let console = redis.console().await;
-    let user = [
-        "ACL", "SETUSER", "worker", "reset", "on", "nopass", "~*", "+@all", "-hdel",
-    ];
-    let () = console.run(&user).await;
-    redis::cmd("AUTH")
-        .arg("worker")
-        .arg("x")
-        .query_async::<()>(&mut conn)
-        .await
-        .expect("logged in");
-    let refused = wire::connect(&mut conn, keys, "r", Connect::default())
-        .await
-        .expect_err("refused");
+    let scene = Scene::bare(Redis::own(&[])).await;
+    scene.login("~* +@all -hdel").await;
+    let refused = try_connect(&scene, "r", Connect::default()).await;
+    let is_hdel = |command: &String| command.eq_ignore_ascii_case("HDEL");
     assert!(
-        matches!(&refused, ScriptError::Denied(command) if command.eq_ignore_ascii_case("HDEL")),
+        matches!(&refused, Err(ScriptError::Denied(command)) if is_hdel(command)),
         "{refused:?}"
     );
-    assert_eq!(console.run::<u64>(&["EXISTS", &keys.meta()]).await, 0);
+    scene.changed("").await;
 }
