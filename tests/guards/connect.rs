@@ -186,11 +186,11 @@ async fn each_field_is_written_when_it_is_of_use() {
     let (of_q, of_r) = ("replication.id q schema 1", "replication.id r schema 1");
     let of_new_r = "partitions 1 replication.id r schema 1";
     let (on, odd) = (
-        "event.log on event.log.keep 7 schema 1",
+        "event.log.keep 7 event.log on schema 1",
         "event.log yes schema 1",
     );
-    let on_8 = "event.log on event.log.keep 8 schema 1";
-    let odd_8 = "event.log yes event.log.keep 8 schema 1";
+    let on_8 = "event.log.keep 8 event.log on schema 1";
+    let odd_8 = "event.log.keep 8 event.log yes schema 1";
     let (late, late_seen) = (1_900_000_000_000_000_u64, highest(1_900_000_000_000_005));
     // Of each case: the fields and the counter before the call (0: absent), the arguments, whether
     // writes may have been lost, and both after the call.
