@@ -1,11 +1,10 @@
 //! `advance` as a function of a library, whose Lua values live on between calls.
 
-use seriatim::wire::{self, Advance, BatchResult, Bounds, ClaimFirst, EventLog, Report, Tag};
+use seriatim::wire::{Advance, BatchResult, EventLog, Report, Tag};
 
-use crate::scene::done;
+use crate::scene::{Scene, bounds, done};
 use crate::support::Redis;
 use crate::support::console::Console;
-use crate::{BOUNDS, attached};
 
 /// The bytes of the large text of each slot.
 const TEXT_BYTES: usize = 64 << 10;
@@ -27,47 +26,41 @@ async fn memory(console: &Console) -> usize {
 #[tokio::test]
 async fn a_library_keeps_no_results_and_no_errors() {
     for with_results in [true, false] {
-        let redis = Redis::own(&[]);
-        let (mut state, console) = (attached(&redis).await, redis.console().await);
-        let keys = state.keys.clone();
-        let bounds = Bounds {
-            claims: 0,
-            ..BOUNDS
-        };
+        let scene = Scene::on(Redis::own(&[])).await;
+        let no_claim = bounds(|b| b.claims = 0);
         let mut before = None;
         for slot in 0..SLOTS {
             let (object, id) = (format!("work:{slot}"), slot as u64 + 1);
-            state.own(&format!("w.{slot}"), &object, id, &["1"]).await;
+            scene.add(&format!("own w.{slot} {object} {id} 1")).await;
             // Lua keeps equal texts only once.
             let text = format!("{slot}{}", "2".repeat(TEXT_BYTES));
-            let mut report = done("", id);
-            report.object = object.clone().into_bytes().into();
-            let mut call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
-            call.log(EventLog::default());
+            let mut report = done(&object, id);
             if with_results {
-                let (hash, id) = (keys.event_handled(&object), id.to_string());
-                let result = format!("\"a\":{text}");
-                state
-                    .run("HSET", &[&hash, "id", &id, "result:a", &result])
+                let fields = format!("id {id} result:a \"a\":{text}");
+                scene
+                    .add(&format!("HSET {object}:event.handled {fields}"))
                     .await;
-                call.handled(slot);
             } else {
                 report = rejected(report, text);
             }
-            call.report(slot, &report);
-            wire::advance(&mut state.conn, &call).await.expect("a call");
+            let fill = |call: &mut Advance| {
+                call.log(EventLog::default());
+                if with_results {
+                    call.handled(slot);
+                }
+                call.report(slot, &report);
+            };
+            scene.advance(no_claim, fill).await;
             if before.is_none() {
-                before = Some(memory(&console).await);
+                before = Some(memory(&scene).await);
             }
         }
         // Redis collects the garbage of Lua once in 50 calls.
         for _ in 0..500 {
-            let call = Advance::new(&keys, "w", "token-1", bounds, ClaimFirst::Markers);
-            wire::advance(&mut state.conn, &call).await.expect("a call");
+            scene.advance(no_claim, |_| ()).await;
         }
-        let kept = memory(&console)
-            .await
-            .saturating_sub(before.expect("a call"));
+        let kept = memory(&scene).await;
+        let kept = kept.saturating_sub(before.expect("a call"));
         assert!(
             kept < SLOTS * TEXT_BYTES / 4,
             "{kept} bytes are kept; with results: {with_results}"

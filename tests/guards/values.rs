@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
+use seriatim::wire::Tag;
 use seriatim::wire::values::{
     CronLast, CronValue, Due, EmitEntry, Emits, HeldId, Holder, Later, LaterMode, Lease, Priority,
     Registration, RuleValue, ShareUsed, ShareValue,
 };
-use seriatim::wire::{Attached, Tag};
 
+use crate::scene::{LEASE, Scene};
 use crate::support::{Redis, jobs};
-use crate::{LEASE, attach};
 
 /// Returns the text of a module. As for the scripts themselves, `SERIATIM_LUA_DIR` may name a
 /// directory with another text.
@@ -155,19 +155,14 @@ async fn a_held_id() {
 
 #[tokio::test]
 async fn a_lease() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
-    assert!(matches!(
-        attach(&mut conn, keys, "token-1", "").await,
-        Attached::Attached { .. }
-    ));
-    let text: String = redis::cmd("GET")
-        .arg(keys.worker_lease("w"))
-        .query_async(&mut conn)
+    let scene = Scene::new().await;
+    let text = scene
+        .text(&scene.keys.worker_lease("w"))
         .await
         .expect("a lease");
     let lease: Lease = text.parse().expect("a lease");
     assert_eq!((lease.token.as_str(), lease.to_string()), ("token-1", text));
+    let redis = Redis::start();
     let lease = Lease {
         token: "t".to_owned(),
         holder: Holder::current(),

@@ -3,73 +3,32 @@
 
 use std::time::Duration;
 
-use seriatim::wire::{self, Advance, Advanced, BatchResult, ClaimFirst, Report, Tag};
+use seriatim::wire::Advance;
 
-use crate::support::Redis;
-use crate::{BOUNDS, attached};
+use crate::scene::{BOUNDS, Scene, hold, result};
 
 /// Story: a batch was lost, and the emits of a handler of its first event stayed. Each attempt of the
 /// object's next event failed, because it could not keep emits of its own. Now the first failed
 /// attempt pushes what was left.
 #[tokio::test]
 async fn a_failed_attempt_ends_the_progress_of_a_lost_event() {
-    let redis = Redis::start();
-    let mut state = attached(&redis).await;
-    let (keys, console) = (state.keys.clone(), redis.console().await);
-    state.own("w.0", "work:1", 7, &["1"]).await;
-    state
-        .run(
-            "HSET",
-            &[
-                &keys.event_handled("work:1"),
-                "id",
-                "5",
-                "h",
-                "1",
-                "emit:h",
-                "0 1 7 6 1 work:2x",
-            ],
-        )
+    let scene = Scene::given("own w.0 work:1 7 1").await;
+    scene
+        .add("HSET work:1:event.handled id 5 h 1 emit:h '0 1 7 6 1 work:2x'")
         .await;
-    let rest = Tag {
-        first: 7,
-        attempts: 1,
-        ..Tag::default()
+    let held = hold("7 0 1", Some(Duration::from_secs(60)), "retry: no");
+    let fill = |call: &mut Advance| {
+        call.handled(0);
+        call.report(0, &result("work:1", "7", 0, held));
     };
-    let then = BatchResult::Hold {
-        rest,
-        delay: Some(Duration::from_secs(60)),
-        reason: "retry: no".into(),
-    };
-    let report = Report {
-        object: "work:1".into(),
-        tag: Tag {
-            first: 7,
-            ..Tag::default()
-        },
-        count: 0,
-        last: None,
-        then,
-    };
-    let mut call = Advance::new(&keys, "w", "token-1", BOUNDS, ClaimFirst::Markers);
-    call.handled(0);
-    call.report(0, &report);
-    let answer = wire::advance(&mut state.conn, &call)
-        .await
-        .expect("an answer");
-    assert!(matches!(answer, Advanced::Ok { .. }), "{answer:?}");
-    assert_eq!(
-        console
-            .run::<u64>(&["EXISTS", &keys.event_handled("work:1")])
-            .await,
-        0
-    );
-    assert_eq!(
-        console.held_id("work:1").await.as_deref(),
-        Some("7 0 1 0 retry: no")
-    );
-    let queued = console.list(&keys.events("work:2")).await.len()
-        + console.list(&keys.worker_event("w.0")).await.len();
-    assert_eq!(queued, 1);
-    console.check().await;
+    scene.advance(BOUNDS, fill).await;
+    let changes = "
+        event.worker:w.0: event = [x]; event.id = 8; object = [work:2]
+        next.event.id = 8
+        objects.held = <work:1: NOW+1m>
+        work:1: event.errors = [NOW 1 no]; event.handled = nil; event.worker = held; events.held = [1]; events.held.id = 7 0 1 0 retry: no
+        work:2: event.worker = w.0
+    ";
+    scene.changed(changes).await;
+    scene.check().await;
 }
