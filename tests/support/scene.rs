@@ -177,6 +177,7 @@ impl Scene {
     /// - `due MS OBJECT…`: holds objects with the event `1`, each due 1 ms later than the one before
     /// - `names GROUP PASS NAME…`: adds names to the list of a group with this pass
     /// - `queue GROUP PASS NAME…`: the same, and each object has the event `1`
+    /// - `clean`: makes an object of each kind, as `State::clean` describes it
     ///
     /// The word `a:1..3` is short for `a:1 a:2 a:3`.
     pub async fn add(&self, commands: &str) {
@@ -202,6 +203,7 @@ impl Scene {
             ["hold", object, due, why, ref events @ ..] => {
                 state.hold(object, due, events, why).await;
             }
+            ["clean"] => state.clean().await,
             ["delivered", object, id] => state.delivered(object, number(id)).await,
             ["pop", worker] => {
                 let (from, to) = (keys.objects_with_events(), keys.worker_object(worker));
