@@ -449,7 +449,7 @@ async fn the_permissions_in_the_document_are_enough() {
     // this key would stop every worker.
     let producer = redis::Client::open(url("producer")).expect("a URL");
     let mut producer = producer
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&crate::support::patient())
         .await
         .expect("it may connect");
     let keys = redis.keys();

@@ -92,7 +92,7 @@ async fn a_cluster_needs_a_namespace() {
     let url = server.url();
     let client = redis::Client::open(url.as_str()).expect("a URL");
     let conn = client
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&crate::support::patient())
         .await
         .expect("Redis answers");
     let ask = async |words: &[&str]| {

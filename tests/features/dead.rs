@@ -320,7 +320,7 @@ async fn a_right_that_is_missing_leaves_everything_as_it_is() {
         let client =
             redis::Client::open(format!("{}?user=weak&pass=weak", redis.url())).expect("a URL");
         let weak = client
-            .get_multiplexed_async_connection()
+            .get_multiplexed_async_connection_with_config(&crate::support::patient())
             .await
             .expect("Redis answers");
         let refused = control(&weak, redis.keys())

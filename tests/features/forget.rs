@@ -358,7 +358,7 @@ async fn an_operator_forgets_with_a_record_or_not_at_all() {
         let client =
             redis::Client::open(format!("{}?user=weak&pass=weak", redis.url())).expect("a URL");
         let weak = client
-            .get_multiplexed_async_connection()
+            .get_multiplexed_async_connection_with_config(&crate::support::patient())
             .await
             .expect("Redis answers");
         let refused = control(&weak, &keys)
@@ -434,7 +434,7 @@ async fn an_operator_needs_one_right_more() {
     let client =
         redis::Client::open(format!("{}?user=operator&pass=secret", redis.url())).expect("a URL");
     let conn = client
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&crate::support::patient())
         .await
         .expect("Redis answers");
     assert!(control(&conn, &keys).forget(&["a"]).await.is_err());

@@ -711,7 +711,7 @@ async fn the_rights_of_an_operator_are_enough_for_shares() {
     let client = redis::Client::open(operator_url).expect("a URL");
     let operator = control(
         &client
-            .get_multiplexed_async_connection()
+            .get_multiplexed_async_connection_with_config(&crate::support::patient())
             .await
             .expect("Redis answers"),
         redis.keys(),

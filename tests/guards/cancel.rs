@@ -166,7 +166,7 @@ async fn weak(scene: &Scene, rights: &str) -> Result<CancelReply, redis::RedisEr
     let url = format!("{}?user=weak&pass=weak", scene.redis.url());
     let client = redis::Client::open(url).expect("a URL");
     let mut conn = client
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&crate::support::patient())
         .await
         .expect("Redis answers");
     let cmd = wire::cancel(&scene.keys, OBJECT.as_bytes(), "k", "7", true);

@@ -392,7 +392,7 @@ async fn the_rights_of_the_protocol_are_enough() {
         .set_redis_settings(client);
     let conn = redis::Client::open(info)
         .expect("settings")
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&crate::support::patient())
         .await
         .expect("a connection");
     let emitter = Emitter::new(conn).with_keys(redis.keys().clone());

@@ -301,16 +301,21 @@ impl Redis {
 
     /// Returns a connection that waits up to ten seconds for a reply.
     pub async fn connect(&self) -> MultiplexedConnection {
-        let patience = Some(Duration::from_secs(10));
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(patience)
-            .set_response_timeout(patience);
         let client = Client::open(self.url.as_str()).expect("a Redis URL");
         client
-            .get_multiplexed_async_connection_with_config(&config)
+            .get_multiplexed_async_connection_with_config(&patient())
             .await
             .expect("Redis answers")
     }
+}
+
+/// Returns settings of a connection with long time limits. The usual limit for a reply is 500 ms, and
+/// a busy host may need longer.
+pub fn patient() -> AsyncConnectionConfig {
+    let patience = Some(Duration::from_secs(10));
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(patience)
+        .set_response_timeout(patience)
 }
 
 /// Returns a TCP port that was free a moment ago.

@@ -442,7 +442,7 @@ async fn what_stands_in_the_way_is_told_first() {
     let client =
         redis::Client::open(format!("{}?user=weak&pass=weak", redis.url())).expect("a URL");
     let weak = client
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&crate::support::patient())
         .await
         .expect("Redis answers");
     let refused = control(&weak, &keys)

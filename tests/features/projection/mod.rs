@@ -558,7 +558,7 @@ async fn child() {
     let keys = Keys::with_namespace(&namespace).expect("a namespace");
     let client = redis::Client::open(url).expect("a URL");
     let conn = client
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&crate::support::patient())
         .await
         .expect("connected");
     let store = RedisStore::new(conn.clone(), keys.clone(), "ids").expect("a name");

@@ -669,7 +669,7 @@ async fn without_the_rights_of_the_script_a_waiting_event_is_not_cancelled() {
         .set_password("PASSWORD");
     let client = redis::Client::open(info.set_redis_settings(user)).expect("settings");
     let conn = client
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&crate::support::patient())
         .await
         .expect("a connection");
     let emitter = Emitter::new(conn).with_keys(redis.keys().clone());
@@ -697,7 +697,7 @@ async fn without_the_rights_of_the_script_a_waiting_event_is_not_cancelled() {
         .run::<()>(&line.split(' ').collect::<Vec<_>>())
         .await;
     let conn = client
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&crate::support::patient())
         .await
         .expect("a connection");
     let emitter = Emitter::new(conn).with_keys(redis.keys().clone());
@@ -785,7 +785,7 @@ async fn without_one_right_the_script_changes_nothing() {
         };
         let before = dump().await;
         let mut conn = client
-            .get_multiplexed_async_connection()
+            .get_multiplexed_async_connection_with_config(&crate::support::patient())
             .await
             .expect("a connection");
         let reply = wire::cancel(&keys, OBJECT.as_bytes(), "k", "7", true)

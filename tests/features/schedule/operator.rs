@@ -468,7 +468,7 @@ async fn an_operator_cancels_all_or_nothing() {
             .expect("a URL");
         let weak = control(
             &weak
-                .get_multiplexed_async_connection()
+                .get_multiplexed_async_connection_with_config(&crate::support::patient())
                 .await
                 .expect("Redis answers"),
             &keys,
@@ -509,7 +509,7 @@ async fn an_operator_cancels_all_or_nothing() {
         redis::Client::open(format!("{}?user=weak&pass=weak", place.redis.url())).expect("a URL");
     let weak = control(
         &weak
-            .get_multiplexed_async_connection()
+            .get_multiplexed_async_connection_with_config(&crate::support::patient())
             .await
             .expect("Redis answers"),
         &keys,
@@ -551,7 +551,7 @@ async fn the_rights_of_an_operator_are_enough() {
         .expect("a URL");
     let operator = control(
         &client
-            .get_multiplexed_async_connection()
+            .get_multiplexed_async_connection_with_config(&crate::support::patient())
             .await
             .expect("Redis answers"),
         place.redis.keys(),

@@ -289,7 +289,7 @@ async fn processes_that_promote_at_once_push_each_event_once() {
             );
             tokio::spawn(async move {
                 let mut conn = client
-                    .get_multiplexed_async_connection()
+                    .get_multiplexed_async_connection_with_config(&crate::support::patient())
                     .await
                     .expect("Redis answers");
                 let mut events = 0;
