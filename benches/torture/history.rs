@@ -19,6 +19,8 @@ pub(crate) struct History {
     began: Instant,
     last: AtomicU64,
     file: Mutex<BufWriter<File>>,
+    /// The times of the calls of all emits, by their numbers.
+    invoked: Mutex<Vec<u64>>,
     /// Whether Redis' clock may be wrong at present. Producers then make no schedules, because a
     /// schedule could be due only in an hour.
     pub(crate) is_clock_wrong: AtomicBool,
@@ -31,6 +33,7 @@ impl History {
             began: Instant::now(),
             last: AtomicU64::new(0),
             file,
+            invoked: Mutex::default(),
             is_clock_wrong: AtomicBool::new(false),
         })
     }
@@ -52,7 +55,28 @@ impl History {
     }
 
     pub(crate) fn invoke(&self, emit: &str, object: &str, events: &[String]) {
-        self.write(&json!({"op": "invoke", "t": self.now(), "emit": emit, "object": object, "events": events}));
+        let t = self.now();
+        self.note_call(emit, t);
+        self.write(
+            &json!({"op": "invoke", "t": t, "emit": emit, "object": object, "events": events}),
+        );
+    }
+
+    fn note_call(&self, emit: &str, t: u64) {
+        let mut invoked = self.invoked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(emit) = emit.parse::<usize>() {
+            let len = invoked.len().max(emit + 1);
+            invoked.resize(len, u64::MAX);
+            invoked[emit] = t;
+        }
+    }
+
+    /// Returns the time of the call that has emitted the event with this name, or the event whose
+    /// handlers have emitted it.
+    pub(crate) fn called_at(&self, event: &str) -> Option<u64> {
+        let emit: usize = event.split('.').next()?.parse().ok()?;
+        let invoked = self.invoked.lock().unwrap_or_else(PoisonError::into_inner);
+        invoked.get(emit).copied()
     }
 
     /// Records the call for a schedule that is due `after` this time. The due time counts from
@@ -66,6 +90,7 @@ impl History {
         after: Duration,
     ) {
         let t = self.now();
+        self.note_call(emit, t);
         let due = t + (after.as_nanos() as u64).saturating_sub(1_000_000);
         self.write(&json!({"op": "invoke", "t": t, "emit": emit, "object": object, "events": events, "due": due}));
     }

@@ -17,13 +17,50 @@ use crate::clock::Clock;
 use crate::event_log::EventLog;
 use crate::history::History;
 use crate::proxy::Faults;
+use crate::receiver::name_in;
 
 /// With `appendfsync everysec`, a kill may lose the writes of this time before it.
 const MAY_LOSE: Duration = Duration::from_secs(2);
-/// Maximum time that an event may wait in Redis. A Redis that restarts empty loses all waiting
-/// events, so the history counts the emits of this time as possibly lost. An event waits longer
-/// only if the workers have an error and leave it behind.
+/// A Redis that restarts empty loses all waiting events. The history counts the emits of this time
+/// as possibly lost, and those since the call of the oldest event that waits in Redis. A backlog of
+/// a busy host may be older than this time.
 const MAY_WAIT: Duration = Duration::from_secs(60);
+
+/// Returns the oldest event of each queue and batch, and all events of schedules.
+const WAITING: &str = "
+local found = {}
+for _, pattern in ipairs({ '*:events', '*:events.held', 'event.worker:*:event', '*:events.scheduled' }) do
+  for _, key in ipairs(redis.call('KEYS', pattern)) do
+    local kind, events = redis.call('TYPE', key).ok, {}
+    if kind == 'list' then
+      events = redis.call('LRANGE', key, '-1', '-1')
+    elseif kind == 'hash' then
+      events = redis.call('HVALS', key)
+    end
+    for _, event in ipairs(events) do
+      found[#found + 1] = event
+    end
+  end
+end
+return found";
+
+/// Returns the time of the call that has emitted the oldest event that waits in Redis.
+async fn oldest(
+    conn: &mut MultiplexedConnection,
+    history: &History,
+) -> anyhow::Result<Option<u64>> {
+    let mut waiting = redis::cmd("EVAL");
+    let events: Vec<Vec<u8>> = waiting.arg(WAITING).arg(0).query_async(conn).await?;
+    let names = events.iter().filter_map(|event| {
+        // An event that is no JSON is its name behind `!`. A reference to a schedule has no name, but
+        // the schedule has the event.
+        let text = std::str::from_utf8(event).ok()?;
+        text.strip_prefix('!')
+            .map_or_else(|| name_in(text).ok(), |name| Some(name.to_owned()))
+    });
+    let calls = names.filter_map(|name| history.called_at(&name));
+    Ok(calls.min())
+}
 
 pub(crate) struct Server {
     dir: PathBuf,
@@ -207,18 +244,20 @@ impl Server {
         // After this sleep, calls that were sent earlier have ended, or wait for a marker, which
         // nobody can push now.
         tokio::time::sleep(SETTLED).await;
-        let looked = match self.connect(Duration::from_secs(3)).await {
-            Ok(mut conn) => match history.dead_letters(&conn).await {
-                Ok(()) => event_log.read(&mut conn, None).await,
-                failed => failed,
-            },
-            Err(error) => Err(error),
+        let looked = async {
+            let mut conn = self.connect(Duration::from_secs(3)).await?;
+            history.dead_letters(&conn).await?;
+            event_log.read(&mut conn, None).await?;
+            oldest(&mut conn, history).await
         };
-        if let Err(error) = looked {
-            println!("Redis keeps its data: {error:#}");
-            proxied.stop(false);
-            return Ok(false);
-        }
+        let oldest = match looked.await {
+            Ok(oldest) => oldest,
+            Err(error) => {
+                println!("Redis keeps its data: {error:#}");
+                proxied.stop(false);
+                return Ok(false);
+            }
+        };
         let before = history.now();
         running.child.kill().await?;
         std::fs::remove_dir_all(self.dir.join("appendonlydir"))?;
@@ -226,7 +265,8 @@ impl Server {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
-        history.redis_lost(before, MAY_WAIT);
+        let waited = Duration::from_nanos(oldest.map_or(0, |t| before.saturating_sub(t)));
+        history.redis_lost(before, waited.max(MAY_WAIT));
         event_log.emptied();
         proxied.stop(false);
         tokio::time::sleep(down).await;
