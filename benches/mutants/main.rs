@@ -2,7 +2,7 @@
 //! runs the tests to see which of them fails.
 //!
 //!     scripts/mutants [FILTER…] [--changed SINCE] [--draw N] [--seed N] [--minutes N] [--jobs N]
-//!     [--list]
+//!     [--tests N] [--list]
 //!
 //! A mutant that no test catches is printed as SURVIVED, and the exit code is 1. Then a test is
 //! missing, or the mutant is equivalent and belongs into `tests/mutants/equivalent.txt`, with the
@@ -32,7 +32,7 @@ use self::generate::Mutant;
 use self::spots::Spots;
 use self::trials::{Basis, Limits, Outcome};
 
-const USAGE: &str = "scripts/mutants [FILTER…] [--changed SINCE] [--draw N] [--seed N] [--minutes N] [--jobs N] [--list]";
+const USAGE: &str = "scripts/mutants [FILTER…] [--changed SINCE] [--draw N] [--seed N] [--minutes N] [--jobs N] [--tests N] [--list]";
 
 /// Percentage of a limited time that is for scripts. The slots need a build for each guard.
 const FOR_SCRIPTS: u32 = 67;
@@ -51,6 +51,8 @@ struct Args {
     seed: Option<String>,
     minutes: Option<u32>,
     jobs: usize,
+    /// Most tests to run for a mutant of a script.
+    tests: usize,
     list: bool,
 }
 
@@ -87,6 +89,7 @@ impl Args {
             seed: None,
             minutes: setting("MUTANTS_MINUTES")?,
             jobs: setting("MUTANTS_JOBS")?.unwrap_or(jobs),
+            tests: usize::MAX,
             list: false,
         };
         while let Some(word) = words.next() {
@@ -101,6 +104,7 @@ impl Args {
                 "--seed" => args.seed = Some(value()?),
                 "--minutes" => args.minutes = Some(number(&word, &value()?)?),
                 "--jobs" => args.jobs = number(&word, &value()?)?,
+                "--tests" => args.tests = number(&word, &value()?)?,
                 "--list" => args.list = true,
                 _ if word.starts_with('-') => bail!("{word} is no option; usage: {USAGE}"),
                 _ => args.filters.push(word),
@@ -205,6 +209,7 @@ fn run(args: &Args) -> anyhow::Result<bool> {
     };
     let limits = |percent| Limits {
         jobs: args.jobs,
+        tests: args.tests,
         until: until(percent),
     };
     let work = tempfile::Builder::new().prefix("mutants.").tempdir()?;

@@ -21,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) jobs: usize,
+    /// Most tests to run for a mutant.
+    pub(crate) tests: usize,
     /// Time after which no further mutant is begun.
     pub(crate) until: Option<Instant>,
 }
@@ -85,13 +87,15 @@ enum Fate {
 /// The state shared by all trials.
 struct Trials<'a> {
     basis: Basis<'a>,
+    /// Most tests to run for a mutant.
+    tests: usize,
     catches: Mutex<Catches>,
     outcome: Mutex<Outcome>,
 }
 
 impl Trials<'_> {
     /// Returns the tests that run the changed line: those with the most catches in the file first,
-    /// then the shortest ones.
+    /// then the shortest ones. No more than the limit.
     fn candidates(&self, mutant: &Mutant) -> Vec<usize> {
         let tests = self.basis.tests;
         let Some(spot) = self.basis.spots.around(mutant) else {
@@ -110,6 +114,7 @@ impl Trials<'_> {
                 tests[*at].takes,
             )
         });
+        candidates.truncate(self.tests);
         candidates
     }
 
@@ -221,6 +226,7 @@ pub(crate) fn try_all(
 ) -> anyhow::Result<Outcome> {
     let trials = Trials {
         basis,
+        tests: limits.tests,
         catches: Mutex::default(),
         outcome: Mutex::default(),
     };
