@@ -42,8 +42,8 @@ struct Shared {
     needs_tls: bool,
     current: RwLock<Arc<Current>>,
     seen: Mutex<LastRead>,
-    /// Held during a look.
-    looking: tokio::sync::Mutex<()>,
+    /// Held during a look, so that a file system that does not answer stops one thread only.
+    looking: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The files as they were when they were read last.
@@ -75,7 +75,7 @@ impl Settings {
             needs_tls,
             current,
             seen: Mutex::new(seen),
-            looking: tokio::sync::Mutex::default(),
+            looking: Arc::default(),
         })))
     }
 
@@ -96,10 +96,14 @@ impl Settings {
             return;
         }
         let look = async {
-            let _one_at_a_time = self.0.looking.lock().await;
+            let looking = Arc::clone(&self.0.looking).lock_owned().await;
             if self.0.is_due(|seen| &mut seen.at) {
                 let shared = Arc::clone(&self.0);
-                let _ = spawn_blocking(move || shared.look(false)).await;
+                let look = spawn_blocking(move || {
+                    shared.look(false);
+                    drop(looking);
+                });
+                let _ = look.await;
             }
         };
         let _ = timeout(LOOK_WAIT, look).await;
