@@ -29,12 +29,14 @@ local function has_lost_owner(at, w, names)
   return true
 end
 
--- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns; `at`: the
--- beginning of the slot's keys; `tag`: false if the slot has no tag, or a text that is none. Moves
--- all other names in the slots' lists back to the markers. If `most` objects and names have been
--- met, stops after the present slot (nil: no limit). Returns the number of names moved back, texts
--- about lost keys (name, text, …), and the number of objects, names and batches without an object
--- that were met.
+-- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns. `at` is the
+-- beginning of the slot's keys. `tag` is the tag of the slot's batch; it is false if the tag is lost.
+-- A text that is no tag counts as a lost tag. All other names in the slots' lists become markers
+-- again. The function stops after the slot with which it has met `most` things (nil: no limit).
+-- Things are objects, names, and batches without an object.
+--
+-- The function returns the number of names that became markers, texts about lost keys (name, text,
+-- …), and the number of things.
 --
 -- If the owner key of the slot's object is lost, the object is held with the batch for an operator.
 -- If `in_hand`, the process has the batch in hand, and the key is written again. A batch whose

@@ -1,0 +1,404 @@
+//! Rules that the Lua files keep, and the texts that the assembly makes.
+
+use full_moon::ast;
+use full_moon::tokenizer::TokenReference;
+use full_moon::visitors::Visitor;
+
+use super::*;
+
+fn read(file: &str) -> String {
+    let lua = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+    std::fs::read_to_string(lua.join(file)).expect("a file of the manifest")
+}
+
+/// Returns the text of every file: its path without `.lua`, whether it is a script, and the text.
+fn files() -> Vec<(&'static str, bool, String)> {
+    let layers = ORDER.iter().map(|file| (file.path, false));
+    let scripts = SCRIPTS.iter().map(|source| (source.file, true));
+    let files = layers.chain(scripts);
+    files
+        .map(|(path, is_script)| (path, is_script, read(&format!("{path}.lua"))))
+        .collect()
+}
+
+/// Collects the names that a Lua text uses but does not declare.
+#[derive(Default)]
+struct Free {
+    scopes: Vec<BTreeSet<String>>,
+    /// Names that the next block declares: parameters, or variables of a loop.
+    next: Vec<String>,
+    names: BTreeSet<String>,
+}
+
+impl Free {
+    fn of(text: &str) -> Self {
+        let mut free = Self::default();
+        free.visit_ast(&full_moon::parse(text).expect("Lua"));
+        free
+    }
+
+    fn declare(&mut self, name: &TokenReference) {
+        let name = name.token().to_string();
+        self.scopes.last_mut().expect("a block").insert(name);
+    }
+
+    fn use_name(&mut self, name: &TokenReference) {
+        let name = name.token().to_string();
+        if !self.scopes.iter().any(|scope| scope.contains(&name)) {
+            self.names.insert(name);
+        }
+    }
+}
+
+impl Visitor for Free {
+    fn visit_block(&mut self, _: &ast::Block) {
+        let names: BTreeSet<_> = self.next.drain(..).collect();
+        self.scopes.push(names);
+    }
+
+    fn visit_block_end(&mut self, _: &ast::Block) {
+        self.scopes.pop();
+    }
+
+    fn visit_local_assignment_end(&mut self, local: &ast::LocalAssignment) {
+        local.names().iter().for_each(|name| self.declare(name));
+    }
+
+    fn visit_local_function(&mut self, local: &ast::LocalFunction) {
+        self.declare(local.name());
+    }
+
+    fn visit_function_body(&mut self, body: &ast::FunctionBody) {
+        self.next = body
+            .parameters()
+            .iter()
+            .map(|parameter| parameter.to_string().trim().to_owned())
+            .collect();
+    }
+
+    fn visit_generic_for(&mut self, each: &ast::GenericFor) {
+        let names = each.names().iter();
+        self.next = names.map(|name| name.token().to_string()).collect();
+    }
+
+    fn visit_numeric_for(&mut self, each: &ast::NumericFor) {
+        self.next = vec![each.index_variable().token().to_string()];
+    }
+
+    fn visit_var(&mut self, var: &ast::Var) {
+        if let ast::Var::Name(name) = var {
+            self.use_name(name);
+        }
+    }
+
+    fn visit_prefix(&mut self, prefix: &ast::Prefix) {
+        if let ast::Prefix::Name(name) = prefix {
+            self.use_name(name);
+        }
+    }
+}
+
+/// The names that every file may use.
+const GIVEN: [&str; 19] = [
+    "K",
+    "P",
+    "cjson",
+    "error",
+    "ipairs",
+    "math",
+    "next",
+    "pairs",
+    "pcall",
+    "rare",
+    "redis",
+    "redis_call",
+    "redis_try",
+    "setmetatable",
+    "string",
+    "table",
+    "tonumber",
+    "type",
+    "unpack",
+];
+/// The names that some files may use.
+const GIVEN_SOME: [(&str, &[&str]); 7] = [
+    ("ARGV", &["operator/actions", "repair/mend"]),
+    ("passing", &["advance/arguments"]),
+    ("rawset", &["values/namespaces", "values/known_numbers"]),
+    ("OBJECT_REMAINS", &["objects/idle"]),
+    ("OBJECT_TYPES", &["check", "repair/object"]),
+    ("SHARED_TYPES", &["check", "operator/repair"]),
+    ("RIGHTS", &["values/rights"]),
+];
+
+/// Tests that a file uses only files before it. Then no two files use each other. A script uses
+/// any file, and its keys and arguments.
+#[test]
+fn a_file_uses_only_files_before_it() {
+    let mut wrong = Vec::new();
+    for (path, is_script, text) in files() {
+        let place = ORDER.iter().position(|file| file.path == path);
+        let before = &ORDER[..place.unwrap_or(ORDER.len())];
+        let (free, names) = (Free::of(&text).names, names_in(&text));
+        for name in &free {
+            let is_given = GIVEN.contains(&name.as_str())
+                || is_script && path != FUNCTION && ["KEYS", "ARGV"].contains(&name.as_str())
+                || GIVEN_SOME
+                    .iter()
+                    .any(|(given, files)| given == name && files.contains(&path))
+                || before
+                    .iter()
+                    .any(|file| !file.is_rare() && file.name() == name);
+            if !is_given {
+                wrong.push(format!("{path}.lua uses {name}"));
+            }
+        }
+        let rare = names.iter().filter_map(|name| name.strip_prefix("rare."));
+        for name in rare.filter(|name| !name.is_empty()) {
+            if !before
+                .iter()
+                .any(|file| file.is_rare() && file.name() == name)
+            {
+                wrong.push(format!("{path}.lua uses rare.{name}"));
+            }
+        }
+        for file in ORDER.iter().filter(|file| !file.is_rare()) {
+            let is_found = names.contains(&format!("{}.", file.name()));
+            if is_found != free.contains(file.name()) {
+                wrong.push(format!(
+                    "{path}.lua: the assembly is wrong about {}",
+                    file.name()
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "no file before gives this: {wrong:#?}");
+}
+
+/// Tests that only a passing file uses a rare file when it is made. In a library any other file
+/// would keep a passing file of an earlier call.
+#[test]
+fn only_passing_files_keep_rare_files() {
+    let files = ORDER.iter().filter(|file| file.made != Made::Passing);
+    for file in files.filter(|file| !file.path.starts_with("repair/")) {
+        let text = read(&format!("{}.lua", file.path));
+        for line in text.lines().filter(|line| line.starts_with("local ")) {
+            let is_kept = line.contains("rare.") && !line.starts_with("local function");
+            assert!(!is_kept, "{}.lua: {line}", file.path);
+        }
+    }
+}
+
+/// Tests that a file begins with its name, and with its way if it is a passing one.
+#[test]
+fn a_file_begins_with_its_name() {
+    for file in ORDER {
+        let text = read(&format!("{}.lua", file.path));
+        let way = if file.made == Made::Passing {
+            " (passing)"
+        } else {
+            ""
+        };
+        let begin = format!("-- {}{way}: ", file.name());
+        assert!(text.starts_with(&begin), "{}.lua: not {begin:?}", file.path);
+    }
+}
+
+/// Tests that no field of a record that lives on becomes nil. In Lua, a field that comes and goes
+/// makes the whole table be built again.
+#[test]
+fn no_field_of_a_record_becomes_nil() {
+    for (path, _, text) in files() {
+        for line in text.lines().map(str::trim_start) {
+            let is_record = ["call.", "slot.", "budget."]
+                .iter()
+                .any(|record| line.starts_with(record));
+            assert!(!is_record || !line.contains(" = nil"), "{path}.lua: {line}");
+        }
+    }
+}
+
+#[test]
+fn every_name_of_a_file_is_its_own() {
+    let names: BTreeSet<_> = ORDER.iter().map(File::name).collect();
+    assert_eq!(names.len(), ORDER.len(), "{names:?}");
+}
+
+#[test]
+fn every_file_is_used() {
+    let mut unused: BTreeSet<_> = ORDER.iter().map(|file| file.path).collect();
+    for source in SCRIPTS {
+        for file in files_of(&(source.text)()) {
+            unused.remove(file.path);
+        }
+    }
+    assert!(unused.is_empty(), "{unused:?}");
+}
+
+/// Tests that a file gives what other files use of it.
+#[test]
+fn what_is_used_is_there() {
+    let files = files();
+    for (path, _, text) in &files {
+        for file in ORDER {
+            let call = if file.is_rare() {
+                format!("rare.{}.", file.name())
+            } else {
+                format!("{}.", file.name())
+            };
+            let given = read(&format!("{}.lua", file.path));
+            let Some((_, returned)) = given.rsplit_once("\nreturn {") else {
+                continue;
+            };
+            let code = text
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("--"));
+            for (line, at) in
+                code.flat_map(|line| line.match_indices(&call).map(move |(at, _)| (line, at)))
+            {
+                let is_part =
+                    line[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '.'));
+                let field: String = line[at + call.len()..]
+                    .chars()
+                    .take_while(|c| c.is_alphanumeric() || *c == '_')
+                    .collect();
+                assert!(
+                    is_part || returned.contains(&format!(" {field} = ")),
+                    "{path}.lua uses {call}{field}"
+                );
+            }
+        }
+    }
+}
+
+/// Tests that the header of each script has these sections, each once and in this order.
+#[test]
+fn every_script_has_a_whole_header() {
+    for source in SCRIPTS {
+        let text = read(&format!("{}.lua", source.file));
+        let sections = ["Purpose", "Keys", "Arguments", "Replies", "Keeps", "Cost"];
+        let header = text.lines().map_while(|line| line.strip_prefix("--"));
+        let words = header.filter_map(|line| line.strip_prefix(' ')?.split(' ').next());
+        let found: Vec<_> = words.filter(|word| sections.contains(word)).collect();
+        assert_eq!(found, sections, "{}.lua", source.file);
+    }
+}
+
+/// Tests that each name `K.NAME` in a Lua file is the name of a key.
+#[test]
+fn every_key_that_is_used_is_there() {
+    let keys: BTreeSet<_> = keys::for_lua().map(|(name, _)| name).collect();
+    for (path, _, text) in files() {
+        for name in names_in(&text)
+            .iter()
+            .filter_map(|name| name.strip_prefix("K.").filter(|name| !name.is_empty()))
+        {
+            assert!(keys.contains(name), "{path}.lua: K.{name}");
+        }
+    }
+}
+
+/// Tests that scripts pass the names of Redis commands as literals. Only literals get into the
+/// list of rights that a script checks.
+#[test]
+fn every_command_of_a_script_that_asks_for_rights_is_a_literal() {
+    let asking = SCRIPTS.iter().filter(|source| source.group != "other");
+    let mut paths = BTreeSet::new();
+    for source in asking {
+        paths.insert(source.file);
+        paths.extend(files_of(&(source.text)()).iter().map(|file| file.path));
+    }
+    for path in paths {
+        let text = read(&format!("{path}.lua"));
+        for call in ["redis_call(", "redis_try("] {
+            for (at, _) in text.match_indices(call) {
+                let rest = &text[at + call.len()..];
+                assert!(
+                    rest.starts_with('\''),
+                    "{path}.lua: {call}{}",
+                    rest.lines().next().unwrap_or_default()
+                );
+            }
+        }
+    }
+}
+
+/// Tests that the rights that a script checks first cover all its commands. A command without a
+/// right would fail in the middle of the script.
+#[test]
+fn rights_are_asked_for_every_command_of_a_script_that_writes() {
+    let arguments = read("values/rights.lua");
+    let tables = arguments
+        .match_indices(" = {")
+        .map(|(at, _)| &arguments[..at]);
+    let known: BTreeSet<_> = tables
+        .filter_map(|before| before.rsplit([' ', '\n']).next())
+        .collect();
+    let mut needed = BTreeSet::new();
+    for source in SCRIPTS.iter().filter(|source| source.group != "other") {
+        let mut called = BTreeSet::new();
+        add_commands(&mut called, &assemble(ALLOW_OOM, source));
+        let rights = rights(source.group);
+        for command in called {
+            assert!(
+                rights.split(' ').any(|right| right == command),
+                "{}.lua: {command}",
+                source.file
+            );
+        }
+        needed.extend(rights.split(' ').map(str::to_owned));
+    }
+    for command in &needed {
+        assert!(
+            known.contains(command.as_str()),
+            "values/rights.lua has no arguments for {command}"
+        );
+    }
+    let unused: Vec<_> = known
+        .into_iter()
+        .filter(|name| !needed.contains(*name))
+        .collect();
+    assert_eq!(
+        unused,
+        ["ARGUMENTS"],
+        "commands in values/rights.lua that no script calls"
+    );
+    assert!(needed.len() > 35, "{needed:?}");
+    let has_rights = |source: &&Source| {
+        let files = files_of(&(source.text)());
+        files.iter().any(|file| file.path == "values/rights")
+    };
+    let asking: Vec<_> = SCRIPTS
+        .iter()
+        .filter(has_rights)
+        .map(|source| source.group)
+        .collect();
+    // These scripts check rights: the first script of a connection, the doctor, and each script
+    // of operators that writes.
+    assert_eq!(
+        asking,
+        [
+            "worker", "worker", "operator", "operator", "operator", "operator", "operator",
+            "operator", "operator", "operator", "operator", "operator", "repair"
+        ]
+    );
+}
+
+/// Tests that lua/README.md lists all files of the layers in their order.
+#[test]
+fn the_readme_lists_the_files_in_their_order() {
+    let readme = read("README.md");
+    let mut at = 0;
+    for file in ORDER {
+        let found = readme[at..].find(&format!(
+            "`{}`",
+            file.path.rsplit('/').next().unwrap_or_default()
+        ));
+        assert!(
+            found.is_some(),
+            "lua/README.md: {} is missing, or not in its place",
+            file.path
+        );
+        at += found.unwrap_or_default();
+    }
+}
