@@ -267,3 +267,48 @@ async fn an_object_that_is_postponed_keeps_no_old_reason() {
     ])
     .await;
 }
+
+/// Story: the name of an object that was held without a batch was set aside. Then its queue and its
+/// owner key had a wrong type. The script blamed the owner key, which says that the object is held;
+/// the reference took the object for a free one, and blamed the queue.
+#[tokio::test]
+async fn an_object_that_is_set_aside_is_held_whatever_its_owner_key_is() {
+    let (a, b, c) = (0, 1, 3);
+    let one = |choice, other, bounds| {
+        Step::Advance(0, Token::Mine, bounds, [choice, other, Choice::Skip])
+    };
+    let claims = |claims| Bounds {
+        batch: 1,
+        claims,
+        ..WIDE
+    };
+    let last = walk(&[
+        TWO_SLOTS,
+        Step::Emit(vec![(b, vec![1, 1])]),
+        one(Choice::Free, Choice::Skip, claims(1)),
+        one(Choice::Yield, Choice::Skip, claims(0)),
+        Step::Emit(vec![(a, vec![1])]),
+        Step::Emit(vec![(c, vec![1])]),
+        // More objects wait than the call can claim, so their names are set aside.
+        one(
+            Choice::Free,
+            Choice::Skip,
+            Bounds {
+                has_groups: true,
+                ..claims(1)
+            },
+        ),
+        Step::Wrong(b, Part::Queue),
+        Step::Wrong(b, Part::Owner),
+        one(Choice::Skip, Choice::Free, WIDE),
+    ])
+    .await;
+    let Reply::Advanced(advanced) = last else {
+        panic!("{last:?}")
+    };
+    let reasons = [(
+        "b".to_owned(),
+        "quarantine: b:event.worker is a hash".to_owned(),
+    )];
+    assert_eq!(advanced.quarantined, reasons, "{advanced:?}");
+}

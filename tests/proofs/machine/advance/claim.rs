@@ -172,12 +172,9 @@ impl Call<'_> {
             .any(|(_, _, claimed, _)| *claimed == name)
             || slot.given.as_ref() == Some(&name);
         let object = self.state.object(&name);
-        if object.owner == Key::default()
-            && object.held_id.right().is_some_and(Option::is_some)
-            && !is_claimed
-        {
-            // The owner key is absent, but the numbers of a held batch exist. So the object is
-            // still held.
+        if object.owner == Key::default() && !is_claimed {
+            // The owner key is absent, but the object is in the set of held objects. So it is still
+            // held, with or without a batch.
             object.owner = Key::Right(Some("held".to_owned()));
         }
         if self.state.owner(&name).as_deref() != Some("held") {

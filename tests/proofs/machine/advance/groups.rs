@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::reference::{Key, Name, remove};
+use super::super::reference::{Name, remove};
 use super::super::shares::{ALL, CLASS, PARKED, REST, class_of};
 use super::{Call, Got, Slot};
 
@@ -393,10 +393,9 @@ impl Call<'_> {
                     continue;
                 }
                 used = place + 1;
-                // An owner key of a wrong type does not hide the held batch of an object that is set aside.
+                // An owner key of a wrong type does not hide that an object that is set aside is held.
                 let is_aside = self.state.due.get(name).is_some_and(|due| *due < 0);
-                let is_held = owner.is_some()
-                    || is_aside && self.state.object(name).held_id != Key::default();
+                let is_held = owner.is_some() || is_aside;
                 let mut charged = 0;
                 if self.limited {
                     let group = self.state.group_of(name, self.depth);
