@@ -83,6 +83,17 @@ pub enum WorkerError {
     Script(#[from] ScriptError),
 }
 
+impl WorkerError {
+    /// Returns whether a key of a wrong type caused the error, also if the key is not known.
+    pub(crate) fn is_wrong_type(&self) -> bool {
+        match self {
+            Self::WrongType { .. } => true,
+            Self::Script(error) => error.is_wrong_type(),
+            _ => false,
+        }
+    }
+}
+
 fn bad_url(reason: &str) -> String {
     UrlError {
         reason: reason.to_owned(),

@@ -4,6 +4,7 @@
 
 use seriatim::sink::Stop;
 
+use crate::support::answering::Answering;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::process::{Process, merged, sent_to};
 use crate::support::recorder::{Act, Recorder};
@@ -335,6 +336,29 @@ async fn a_counter_or_meta_of_a_wrong_type_is_named() {
             assert_eq!(console.list(&console.keys.events("work:1")).await, ["3"]);
         }
     }
+}
+
+/// Story: the first script of a worker failed on `seriatim.meta`. Then an operator moved the key
+/// away, so the worker found no key of a wrong type, and ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_was_moved_away_in_time_ends_no_worker() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let meta = console.keys.meta();
+    let _: () = console.run(&["SET", &meta, "wrong"]).await;
+    // The worker looks at the type of the key after the script has failed.
+    let (looked, mut looks) = tokio::sync::mpsc::unbounded_channel();
+    let proxy = Answering::before(&redis, move |words| {
+        let is_look = words[0] == "TYPE" && looked.send(()).is_ok();
+        is_look.then(|| "+none\r\n".to_owned())
+    });
+    let sink = Recorder::new();
+    let worker = start_at(proxy.url(), &redis, "w", &sink, |_| {});
+    looks.recv().await.expect("a look");
+    let _: u64 = console.run(&["DEL", &meta]).await;
+    console.emit("work:1", "1").await;
+    sink.until_sent(1).await;
+    worker.finish().await;
 }
 
 /// Story: under a Redis user with LMOVE but without RPOP, events moved into a batch that no process

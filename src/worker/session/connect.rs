@@ -162,7 +162,7 @@ impl Redis {
                     self.figures.not_connected();
                     self.outage.failed(began, &describe(&source));
                 }
-                Err(error @ WorkerError::WrongType { .. }) => {
+                Err(error) if error.is_wrong_type() => {
                     self.outage.obstructed(began, &error.to_string())
                 }
                 done => return done,
@@ -482,7 +482,8 @@ async fn must_accept_library(
     Err(Unopened::Refused(Box::new(WorkerError::Refused(text))))
 }
 
-/// Finds the key whose wrong type made the first script fail, and returns an error that names it.
+/// Finds the key whose wrong type made the first script fail, and returns an error that names it. If
+/// an operator has moved the key away since then, returns the given error.
 async fn wrong_type(
     conn: &mut impl ConnectionLike,
     keys: &Keys,
