@@ -258,7 +258,7 @@ local function tell(key, what)
   reply[8][#reply[8] + 1] = what
 end
 
--- Counts the names that are set aside for groups again, if the number is lost. Without the number no
+-- Counts the names that are grouped again, if the number is lost. Without the number no
 -- worker would take these names. Tells if the summary of the shares is lost.
 local function look_at_pairs()
   local groups, shares = P .. K.event_groups, P .. K.event_shares
@@ -269,7 +269,7 @@ local function look_at_pairs()
       names = names + (type(length) == 'number' and length or 0)
     end
     redis_call('SET', P .. K.event_groups_waiting, string.format('%.0f', math.max(names, 1)))
-    tell(K.event_groups_waiting, 'mended: the number of names that are set aside was absent')
+    tell(K.event_groups_waiting, 'mended: the number of names that are grouped was absent')
   end
   if redis_call('EXISTS', shares) == 1 and redis_call('EXISTS', P .. K.event_shares_summary) == 0 then
     tell(K.event_shares_summary, 'lost: it is absent, so no share is kept; set any share again')

@@ -169,8 +169,8 @@ local function release()
 end
 
 -- Free slots claim: first the names that pops have moved to their lists, then held objects that are
--- due and markers, in turn. If names are set aside for groups, a call without free slots also sets
--- aside the next markers and held objects.
+-- due and markers, in turn. If names are grouped, a call without free slots also groups
+-- the next markers and held objects.
 local function claim()
   popped.claim()
   if call.failed then

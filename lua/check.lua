@@ -104,10 +104,10 @@ local function list_has(key, value)
     or redis_call('LPOS', key, value, 'MAXLEN', NAMES_MAX) ~= false)
 end
 
--- Returns whether the object is set aside for a group. Workers with different depths put an object
+-- Returns whether the object is grouped. Workers with different depths put an object
 -- in different groups. A list whose group is not in event.groups does not count: no worker takes
 -- names from that list.
-local function set_aside(object)
+local function is_grouped(object)
   if not shared(K.event_groups, 'zset') then return false end
   local groups, seen = { object, rare.group.REST }, {}
   for depth = 1, rare.group.DEPTH_MAX do groups[#groups + 1] = rare.group.of(object, depth) end
@@ -122,7 +122,7 @@ end
 -- so, or the name is found near one of the two ends of the markers or of a group's list.
 local function covered(subject)
   return subject.hint == 'covered'
-    or subject.hint == 'searched' and (list_has(P .. K.objects_with_events, subject.name) or set_aside(subject.name))
+    or subject.hint == 'searched' and (list_has(P .. K.objects_with_events, subject.name) or is_grouped(subject.name))
 end
 
 -- Checks the ids of a batch against the last id of the object and the counter (I5).

@@ -81,10 +81,10 @@ if last < FIRST then
 end
 local markers = 0
 if markers_max > 0 then
-  -- Names that are set aside for groups count like markers, unless the user may not read their
+  -- Names that are grouped count like markers, unless the user may not read their
   -- number.
-  local set_aside = redis_try('GET', P .. K.event_groups_waiting)
-  markers = redis_call('LLEN', KEYS[1]) + (type(set_aside) == 'string' and tonumber(string.match(set_aside, '^%d+$')) or 0)
+  local grouped = redis_try('GET', P .. K.event_groups_waiting)
+  markers = redis_call('LLEN', KEYS[1]) + (type(grouped) == 'string' and tonumber(string.match(grouped, '^%d+$')) or 0)
 end
 if markers_max > 0 and markers >= markers_max then
   -- Marks do not count towards the limit. If the user may not read event.marks, they do count.

@@ -164,7 +164,7 @@ local function groups_of()
   return groups
 end
 
--- The group for which the name of the object is set aside, and the number of names before it. If a
+-- The group for which the name of the object is grouped, and the number of names before it. If a
 -- list is longer than the search, the name may be behind the names that were searched.
 if expect(P .. K.event_groups, 'zset') then
   tell('groups', redis_call('ZCARD', P .. K.event_groups))

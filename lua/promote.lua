@@ -35,9 +35,9 @@ local MARKERS_MAX, FEW = 1000, 8
 local BOUNDS = { 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 60000, 600000, 3600000 }
 
 -- If a shared key has a wrong type, the call fails here, before anything is written.
--- Names that are set aside for groups count like markers.
-local set_aside = redis_try('GET', P .. K.event_groups_waiting)
-local markers = redis_call('LLEN', P .. K.objects_with_events) + (type(set_aside) == 'string' and tonumber(string.match(set_aside, '^%d+$')) or 0)
+-- Names that are grouped count like markers.
+local grouped = redis_try('GET', P .. K.event_groups_waiting)
+local markers = redis_call('LLEN', P .. K.objects_with_events) + (type(grouped) == 'string' and tonumber(string.match(grouped, '^%d+$')) or 0)
 local names = redis_call('ZCARD', P .. K.event_workers_watched)
 local now_ms, now_us = rare.time.now_ms(), rare.time.now_us()
 most = math.min(tonumber(most), math.max(MARKERS_MAX - markers, FEW))

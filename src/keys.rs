@@ -230,7 +230,7 @@ keys! {
         string Work worker_status = ":status",
     }
     groups {
-        /// List: the names of objects of the group that were set aside until the group has its turn.
+        /// List: the names of objects of the group that were grouped until the group has its turn.
         list Work group_waiting = ":waiting",
     }
     projections {
@@ -243,12 +243,12 @@ keys! {
     shared {
         /// List: the markers.
         list Work objects_with_events = "objects.with.events",
-        /// Sorted set: the groups with names that were set aside. The score is the number of objects
+        /// Sorted set: the groups with names that were grouped. The score is the number of objects
         /// claimed, by which the groups take turns.
         zset Work event_groups = "event.groups",
-        /// String: the number of names that are set aside for groups, without marks.
+        /// String: the number of names that are grouped, without marks.
         string Work event_groups_waiting = "event.groups.waiting",
-        /// Hash: the times of the names that are set aside, by group: `LAST OLDEST MARKS`. `OLDEST`:
+        /// Hash: the times of the names that are grouped, by group: `LAST OLDEST MARKS`. `OLDEST`:
         /// the names in the list are younger than this time, in ms. `LAST`: the time of the newest
         /// mark in the list. `MARKS`: the number of marks in the list.
         hash Work event_groups_times = "event.groups.times",

@@ -1,4 +1,4 @@
-//! Cases of `advance.lua` with groups: a call sets aside as much as it may, and fills all slots.
+//! Cases of `advance.lua` with groups: a call groups as much as it may, and fills all slots.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use seriatim::wire::{self, Advance, Bounds, ClaimFirst};
 
 use crate::world::{Case, NAME, Settings, TOKEN, World, case, names};
 
-/// As many as a call sets aside. With more markers, the call claims fewer objects.
+/// As many as a call groups. With more markers, the call claims fewer objects.
 const MARKERS: usize = 2048;
-/// More due held objects than a call sets aside.
+/// More due held objects than a call groups.
 const HELD: usize = 1024;
 const EVENT_BYTES: usize = 200;
 

@@ -23,7 +23,7 @@ local function open(argv)
   end
   writes.begin()
   empty(call.claimed)
-  empty(call.put_aside)
+  empty(call.excluded)
   call.name, call.token, call.forget_ms, call.highest, call.suspects, call.group_depth = argv[2], argv[3], argv[10], argv[11], argv[12], argv[13]
   call.batch_events, call.batch_bytes, call.claims_wanted, call.markers_max = number_of[argv[4]], number_of[argv[5]], number_of[argv[7]], number_of[argv[8]]
   call.forgets, call.logs, call.from = argv[10] ~= '0', argv[SLOTS_FROM] == 'log', argv[9]

@@ -35,10 +35,10 @@ return {
   rules_next = false,
   -- The last id that was given, and that of before the call. Writer: counter, going_on, advance.
   counter = 0, counter_before = false,
-  -- The markers; while the groups take turns, the names that are set aside. Writer: markers, and
+  -- The markers; while the groups take turns, the names that are grouped. Writer: markers, and
   -- all code that pushes markers.
   markers_left = 0,
-  -- The names that are set aside for groups. Writer: sorting, groups.
+  -- The names that are grouped. Writer: sorting, groups.
   waiting = 0,
 
   -- The error that ends the call; false: none. Writer: guard, popped, advance.finish.
@@ -59,7 +59,7 @@ return {
   -- all code that claims.
   claimed = {},
   -- Objects that the call does not claim any more. Writer: quarantine, keyed.
-  put_aside = {},
+  excluded = {},
   -- For the reply: false, or objects that wait for an operator, each followed by the reason, and
   -- their number of texts. Writer: quarantine.tell.
   quarantined = false, quarantined_n = 0,
@@ -68,7 +68,7 @@ return {
   -- trimmed yet. Writer: markers.
   markers_max = 0, markers_used = 0,
   -- Whether the groups take turns in this call. Whether markers or due held objects are left then
-  -- that are not set aside. The names that a call can claim now; false if the groups took no turns.
+  -- that are not grouped. The names that a call can claim now; false if the groups took no turns.
   -- With limits, the counter of all objects if it allows no claim. Writer: groups, sorting.
   grouped = false, unsorted = false, ready = false, full_by = false,
 }

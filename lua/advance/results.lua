@@ -62,7 +62,7 @@ local function note_handled()
 end
 
 -- Prepares the commit of a batch that is delivered as a whole: reads handler progress, and writes
--- the log. Returns false if that is impossible; the batch is put aside then.
+-- the log. Returns false if that is impossible; the batch is quarantined then.
 local function prepare(slot)
   slot.handled = call.handled and slot.handled
   return (not slot.handled or rare.progress.read(slot, slot.object)) and (not call.logs or rare.log.delivered(slot, slot.object, nil))

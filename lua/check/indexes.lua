@@ -90,7 +90,7 @@ local function checks_with(find, expect, shared, whole)
     if not expect(key, 'list') then return end
     local is_sound = shared(K.event_groups, 'zset') or shared(K.event_groups, 'none')
     if is_sound and not (shared(K.event_groups, 'zset') and redis_call('ZSCORE', P .. K.event_groups, subject.name)) then
-      find('layout', 'has ', redis_call('LLEN', key), ' names set aside, but is not in ', K.event_groups, ': no worker takes these names; add the group to ',
+      find('layout', 'has ', redis_call('LLEN', key), ' names that are grouped, but is not in ', K.event_groups, ': no worker takes these names; add the group to ',
         K.event_groups, ' with score 0')
     end
   end

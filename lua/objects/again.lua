@@ -1,7 +1,7 @@
 -- again: gives a slot its batch again.
 
 -- Adds the slot's batch to the reply: the events left of a batch, or the whole batch after a lost
--- reply, a restart or a hold. Puts the object aside if the batch is absent: the slot would wait for
+-- reply, a restart or a hold. Quarantines the object if the batch is absent: the slot would wait for
 -- it for ever.
 local function give(slot, object, tag)
   slot.is_busy = true

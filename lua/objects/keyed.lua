@@ -12,7 +12,7 @@ local POSTPONE_MS = 60000
 -- Holds the object without a batch. This call does not claim it again.
 local function hold(slot, object, delay_ms)
   rare.hold.object(slot.base, object, rare.time.now_ms() + delay_ms, nil)
-  call.put_aside[object], call.held_changed, call.progress = true, true, true
+  call.excluded[object], call.held_changed, call.progress = true, true, true
 end
 
 -- Returns the event of a reference. If the reference has no event, returns nil; if a key has a

@@ -32,8 +32,8 @@ local function row(slot, status, object, id, before, event, why, attempts)
 end
 
 -- Writes rows for the delivered events of the batch: the first `count`, or all (nil). If a dead or
--- completed event follows, `bury` writes its row. If the log cannot be written, puts the batch
--- aside. Returns whether the log can be written.
+-- completed event follows, `bury` writes its row. If the log cannot be written, quarantines the
+-- batch. Returns whether the log can be written.
 local function delivered(slot, object, count)
   local why = refused()
   if why then

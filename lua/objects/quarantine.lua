@@ -3,7 +3,7 @@
 -- The reply has no further dropped names and lost keys if it has so many texts.
 local TOLD_MAX = 128
 
--- Returns the reason for putting an object aside: its key `wrong`, without prefix, has a wrong
+-- Returns the reason for the quarantine of an object: its key `wrong`, without prefix, has a wrong
 -- type or is absent. Joins the texts, because string.format would cut a name at a NUL.
 local function why_of(wrong)
   local kind = redis_call('TYPE', P .. wrong).ok
@@ -26,10 +26,10 @@ local function tell(name, what)
   call.quarantined, call.quarantined_n = list, n + 2
 end
 
--- Notes that this call has put the object aside, for this reason. The object is not due any more,
+-- Notes that this call has quarantined the object, for this reason. The object is not due any more,
 -- even if the call has read before that it is due.
 local function note(object, why)
-  call.put_aside[object], call.held_changed = true, true
+  call.excluded[object], call.held_changed = true, true
   tell(object, why)
 end
 
@@ -58,7 +58,7 @@ local function wrong_of(slot, object, reply)
   return object .. K.events
 end
 
--- Puts aside the object of a slot without a batch; `wrong`: the key of a wrong type, or the absent
+-- Quarantines the object of a slot without a batch; `wrong`: the key of a wrong type, or the absent
 -- key, without prefix.
 local function put(slot, object, wrong)
   local why = why_of(wrong)
@@ -67,14 +67,14 @@ local function put(slot, object, wrong)
   note(object, why)
 end
 
--- Puts aside the object of a slot that has a tag but no batch, because the batch was deleted by
+-- Quarantines the object of a slot that has a tag but no batch, because the batch was deleted by
 -- hand or evicted.
 local function put_without_batch(slot, object)
   put(slot, object, K.WORKER .. slot.owner .. K.worker_event)
   redis_call('DEL', P .. object .. K.event_errors, P .. object .. K.event_key)
 end
 
--- Puts aside an object that an earlier call has held with its batch, because OBJ:event.worker has a
+-- Quarantines an object that an earlier call has held with its batch, because OBJ:event.worker has a
 -- wrong type. The held batch and its numbers stay as they are.
 local function put_held(slot, object)
   local why = why_of(object .. K.event_worker)
@@ -85,7 +85,7 @@ local function put_held(slot, object)
   note(object, why)
 end
 
--- Puts aside the object of a slot with the slot's whole batch, because the call cannot apply the
+-- Quarantines the object of a slot with the slot's whole batch, because the call cannot apply the
 -- result of the batch.
 local function put_batch(slot, object, why)
   local first, handouts, attempts, crashes = rare.tag.numbers(slot.tag)

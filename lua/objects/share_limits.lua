@@ -358,7 +358,7 @@ end
 local function close()
   local members = {}
   for _, object in ipairs(call.took) do
-    if not call.put_aside[object] then
+    if not call.excluded[object] then
       members[#members + 1], members[#members + 2] = '0', object .. ':'
     end
     count(object, 1)
@@ -420,7 +420,7 @@ end
 -- with scores. `soonest`: the held object with the lowest score.
 local function soonest_of(soonest)
   if soonest[2] and tonumber(soonest[2]) <= rare.time.now_ms() then
-    -- A score below 0 says only that the name of the object is set aside. The call may have set it.
+    -- A score below 0 says only that the name of the object is grouped. The call may have set it.
     soonest = redis_call('ZRANGE', P .. K.objects_held, '0', '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
   end
   local ms = math.min(next_ms(), tonumber(soonest[2]) or math.huge)

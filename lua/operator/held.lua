@@ -13,7 +13,7 @@
 -- Replies   {'held', ms since 1970, objects looked at, the last of them, its due time, {object, due
 --           time, owner or '', OBJ:events.held.id or '', events in the batch}…}. The last object
 --           and its due time are '' if there are no more objects to look at. The due time of an
---           object that is set aside for its group is below 0. An object whose due time changes
+--           object that is grouped is below 0. An object whose due time changes
 --           between two pages may be missing, or come twice. All others come once
 -- Keeps     writes nothing
 -- Cost      1 command per object in the page, and 4 per 500 names. To look at 1,000 names takes
@@ -25,15 +25,15 @@ local LOOKED_MAX = 5000
 -- The most names in one read. A page may be full after the first of them.
 local NAMES_PER_READ = 500
 
--- If an object is set aside for its group, its score is its due time below 0. These objects come
+-- If an object is grouped, its score is its due time below 0. These objects come
 -- first in the list, in the order of their due times. So their places are in reverse order.
-local aside, total = redis_call('ZCOUNT', KEYS[1], '-inf', '(0'), redis_call('ZCARD', KEYS[1])
+local grouped, total = redis_call('ZCOUNT', KEYS[1], '-inf', '(0'), redis_call('ZCARD', KEYS[1])
 
 local now_ms = ids.text(rare.time.now_ms())
 local from = 0
 if due ~= '' and redis_call('ZSCORE', KEYS[1], object) == due then
   local rank = redis_call('ZRANK', KEYS[1], object)
-  from = rank < aside and aside - rank or rank + 1
+  from = rank < grouped and grouped - rank or rank + 1
 elseif string.sub(due, 1, 1) == '-' then
   from = redis_call('ZCOUNT', KEYS[1], '(' .. due, '(0')
 elseif due ~= '' then
@@ -48,10 +48,10 @@ local stop = math.max(left - LOOKED_MAX, 0)
 
 -- Returns up to `most` names from the place `from` on.
 local function names_from(most)
-  if from >= aside then
+  if from >= grouped then
     return redis_call('ZRANGE', KEYS[1], from, from + most - 1)
   end
-  local first = total - aside + from
+  local first = total - grouped + from
   return redis_call('ZRANGE', KEYS[1], first, math.min(first + most, total) - 1, 'REV')
 end
 

@@ -128,7 +128,7 @@ local function mend_group(subject)
   elseif not redis_call('ZSCORE', P .. K.event_groups, subject.name) then
     local times = rare.group.times_of(redis_call('HGET', P .. K.event_groups_times, subject.name))
     local count = math.max(redis_call('LLEN', key) - (times and times.marks or 0), 0)
-    rare.mend.step('group', 'has ' .. count .. ' names set aside: it is in ' .. K.event_groups .. ' again', function()
+    rare.mend.step('group', 'has ' .. count .. ' names that are grouped: it is in ' .. K.event_groups .. ' again', function()
       local waiting = ids.parse(redis_call('GET', P .. K.event_groups_waiting) or '') or 0
       redis_call('ZADD', P .. K.event_groups, rare.shares.first_pass(0), subject.name)
       redis_call('SET', P .. K.event_groups_waiting, waiting + count)
@@ -136,7 +136,7 @@ local function mend_group(subject)
   end
 end
 
--- Counts the names that are set aside, and lets groups have turns again that wait for a limit of
+-- Counts the names that are grouped, and lets groups have turns again that wait for a limit of
 -- which nothing is known any more.
 local function mend_groups()
   local groups = redis_call('ZRANGE', P .. K.event_groups, '0', rare.group.LISTS_MAX + 1, 'WITHSCORES')

@@ -113,9 +113,9 @@ local function open()
     counted[object] = true
   end
   if rare.known_shares.makes_groups then
-    rare.sorting.set_aside()
+    rare.sorting.sort()
   else
-    -- The names that were set aside earlier are older than the markers.
+    -- The names that were grouped earlier are older than the markers.
     call.unsorted, call.markers_left = call.markers_left > 0, call.waiting
   end
   if call.limited and budget.claims_left > 0 then
@@ -352,7 +352,7 @@ local function close()
       keys[k] = rare.group.key(group)
     end
     if call.waiting > 0 and not keys[1] then
-      rare.quarantine.report_lost(K.event_groups, 'lost: names were set aside for groups, but no group is left; run seriatim check')
+      rare.quarantine.report_lost(K.event_groups, 'lost: names were grouped, but no group is left; run seriatim check')
     end
     call.waiting = keys[1] and redis_call('EXISTS', unpack(keys)) or 0
   end

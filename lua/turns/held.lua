@@ -1,21 +1,21 @@
 -- held (passing): held objects that are due.
 local due, due_at, due_end = {}, 0, false
 
--- Returns the next due held object that this call has not put aside; nil if there is none.
+-- Returns the next due held object that this call has not quarantined; nil if there is none.
 local function next_due()
   repeat
     if due_at == #due and not due_end then
       due, due_at = redis_call('ZRANGE', P .. K.objects_held, '-inf', rare.time.now_ms(), 'BYSCORE', 'LIMIT', 0, budget.claims_left), 0
-      -- A second slot may also have had an object that this call has put aside. If that slot lets
+      -- A second slot may also have had an object that this call has quarantined. If that slot lets
       -- the object go, the object is due again. A page with only such objects would be read again
       -- and again. So this call reads no further page; the next call does.
       due_end = true
       for _, object in ipairs(due) do
-        due_end = due_end and call.put_aside[object]
+        due_end = due_end and call.excluded[object]
       end
     end
     due_at = due_end and 0 or due_at + 1
-  until due_end or not call.put_aside[due[due_at]]
+  until due_end or not call.excluded[due[due_at]]
   return due[due_at]
 end
 
@@ -146,9 +146,9 @@ local function claim(slot)
   end
 end
 
--- Claims a held object whose name was set aside. It may be not due any more, or paused. Returns the
+-- Claims a held object whose name was grouped. It may be not due any more, or paused. Returns the
 -- same as `claim_due`.
-local function claim_aside(slot, object)
+local function claim_grouped(slot, object)
   local score = redis_call('ZSCORE', P .. K.objects_held, object)
   if not score or score == 'inf' or tonumber(score) > rare.time.now_ms() then
     return 'dropped'
@@ -156,4 +156,4 @@ local function claim_aside(slot, object)
   return claim_due(slot, object)
 end
 
-return { claim = claim, claim_aside = claim_aside }
+return { claim = claim, claim_grouped = claim_grouped }

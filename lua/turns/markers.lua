@@ -4,7 +4,7 @@
 -- call needs each object without an owner, once. `free` has the names of these objects, `before`
 -- the numbers of markers before them, `owner_keys` the keys of their owners, and `last_ids` their
 -- last ids. `source` is the argument of `claims.claim`. If the groups take turns, the chunks are
--- names that were set aside, and `held` has the held objects among them.
+-- names that were grouped, and `held` has the held objects among them.
 local CHUNK_MAX, byte, claim_object = 512, string.byte, claims.claim
 local chunk_size, chunk_read = 0, 0
 local free, free_at, before, owner_keys, last_ids, source, held = {}, 0, {}, {}, {}, 'markers', {}
@@ -18,7 +18,7 @@ local function begin()
   chunk_size, chunk_read, free, free_at, seen, marks = 0, 0, {}, 0, { [''] = true }, {}
 end
 
--- Counts an object that could not be claimed. To put an object aside takes as long as to let four
+-- Counts an object that could not be claimed. To quarantine an object takes as long as to let four
 -- go. Other objects count only if `counts`.
 local function count_drop(quarantined_before, counts)
   if call.quarantined_n > quarantined_before then
@@ -77,7 +77,7 @@ local function drop(f)
 end
 
 -- Finds the held objects in `free` whose owner keys were evicted or have a wrong type. Their held
--- batches must still come before their later events. If their names were set aside, they can be
+-- batches must still come before their later events. If their names were grouped, they can be
 -- claimed now. Costs one command, and only while objects are held.
 local function keep_held()
   if not free[1] or not call.has_held and not call.held_changed then
@@ -139,7 +139,7 @@ local function read_chunk()
   local chunk = call.grouped and rare.groups.take(chunk_size) or redis_call('LRANGE', P .. K.objects_with_events, -chunk_size, '-1')
   chunk_read = #chunk
   if chunk_read == 0 then
-    -- The number of names that are set aside was too high.
+    -- The number of names that are grouped was too high.
     return false
   end
   call.markers_max = call.markers_max - chunk_read
@@ -185,8 +185,8 @@ local function next_object()
     while free_at < #free do
       free_at = free_at + 1
       local object = free[free_at]
-      -- This call may have put the object aside or claimed it since it read the chunk.
-      if not call.put_aside[object] and not call.claimed[object] then
+      -- This call may have quarantined the object or claimed it since it read the chunk.
+      if not call.excluded[object] and not call.claimed[object] then
         call.markers_used = before[free_at]
         return object, last_ids[free_at], source, owner_keys[free_at]
       end
@@ -212,7 +212,7 @@ local function claim_unusual(slot, object, f)
     end
   end
   if is_held then
-    return rare.held.claim_aside(slot, object)
+    return rare.held.claim_grouped(slot, object)
   end
   return claim_object(slot, object, false, last_ids[f], source, owner_keys[f])
 end
@@ -221,7 +221,7 @@ end
 -- take turns. `f`: the place of the object in its chunk. `used`: the number of markers of the chunk
 -- that are used. Returns the result for the last object; nil if there was no marker to look at.
 local function claim_all()
-  local slots, n, put_aside, claimed = call.slots, call.slots_n, call.put_aside, call.claimed
+  local slots, n, excluded, claimed = call.slots, call.slots_n, call.excluded, call.claimed
   local grouped, limited = call.grouped, call.limited
   local i, f, used, got, is_unused = 1, 0, 0, nil, nil
   begin()
@@ -242,7 +242,7 @@ local function claim_all()
         -- The markers after the last claim led nowhere, or this call may look at no further marker.
         return (is_unused or call.markers_left > 0) and 'dropped' or got
       end
-    elseif not put_aside[object] and not claimed[object] then
+    elseif not excluded[object] and not claimed[object] then
       -- The marker counts as used only after the claim. Until something else covers the object, its
       -- marker must stay.
       call.markers_used = before[f]

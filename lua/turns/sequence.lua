@@ -1,6 +1,6 @@
 -- sequence: the order in which slots claim held objects and markers.
 
--- Returns whether the groups take turns in this call. They do if names were set aside for them, or
+-- Returns whether the groups take turns in this call. They do if names are grouped, or
 -- if a share has a limit. Otherwise objects must have groups. Then groups take turns if more
 -- objects wait than the call can claim. The key of `call.shares` is there before the first share
 -- is.

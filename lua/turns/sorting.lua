@@ -1,6 +1,6 @@
--- sorting (passing): sets aside the names of objects that wait, each in the list of its group.
+-- sorting (passing): groups the names of objects that wait: moves each to the list of its group.
 
--- The most markers, bytes of markers, and due held objects that a call sets aside. The most markers
+-- The most markers, bytes of markers, and due held objects that a call groups. The most markers
 -- that the first command reads, and that a further one reads: names may be long, so the first ones
 -- show how many to read. The most names that one command pushes.
 local MARKERS_MAX, BYTES_MAX, HELD_MAX, READ_FIRST, READ_MAX, PUSH_MAX = 2048, 65536, 256, 8, 512, 1000
@@ -10,7 +10,7 @@ local MARKERS_MAX, BYTES_MAX, HELD_MAX, READ_FIRST, READ_MAX, PUSH_MAX = 2048, 6
 local GROUP_BYTES, PREFIX_BYTES = 100, 32
 -- The time between two marks in the list of a group, at the least.
 local MARK_MS = 1000
--- The most objects that a call claims while more markers are to be set aside. So the markers of
+-- The most objects that a call claims while more markers are to be grouped. So the markers of
 -- groups that nobody knows yet are found soon.
 local CLAIMS_MAX = 16
 local byte, sub = string.byte, string.sub
@@ -63,7 +63,7 @@ end
 
 -- Sorts due held objects by group. Returns scores and names for ZADD.
 local function sort_held(groups)
-  -- If no name is set aside, names of held objects were lost.
+  -- If no name is grouped, names of held objects were lost.
   local due = redis_call('ZRANGE', P .. K.objects_held, call.waiting > 0 and '0' or '-inf', rare.time.now_ms(), 'BYSCORE', 'LIMIT', '0', HELD_MAX, 'WITHSCORES')
   local scores = {}
   for k = 1, #due, 2 do
@@ -122,7 +122,7 @@ local function sort_markers(groups)
 end
 
 -- Enters new groups in event.groups, behind the groups of their class with the lowest pass. Groups
--- for which there is no place any more go to REST. A group with a share has a place even then. Returns the list in which each group's names are set aside.
+-- for which there is no place any more go to REST. A group with a share has a place even then. Returns the list that has each group's names.
 local function enter(groups)
   local key, list_of, new, first = P .. K.event_groups, {}, {}, {}
   local passes = redis_call('ZMSCORE', key, unpack(groups))
@@ -181,8 +181,8 @@ local function push(group, names)
   end
 end
 
--- Sets aside markers and due held objects, the oldest first.
-local function set_aside()
+-- Groups markers and due held objects, the oldest first.
+local function sort()
   local groups, scores = {}, {}
   begin_mark(time_of_first())
   if call.is_due or call.held_changed then
@@ -210,7 +210,7 @@ local function set_aside()
   if scores[1] then
     redis_call('ZADD', P .. K.objects_held, 'XX', unpack(scores))
   end
-  -- If there were as many due held objects as a call sets aside, others may wait behind them.
+  -- If there were as many due held objects as a call groups, others may wait behind them.
   call.unsorted = call.markers_left > read or #scores >= 2 * HELD_MAX
   if call.unsorted then
     budget.claims_left = math.min(budget.claims_left, CLAIMS_MAX)
@@ -231,4 +231,4 @@ local function move(group, object, from)
   return list
 end
 
-return { set_aside = set_aside, move = move }
+return { sort = sort, move = move }

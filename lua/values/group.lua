@@ -1,19 +1,19 @@
 -- group: the groups of objects, and the names of objects that wait for the turn of their group.
 --
 -- The group of an object is the first parts of its name; parts end at colons. If more objects wait
--- than a call can claim, the call sets their names aside, each in the list of its group.
+-- than a call can claim, the call groups their names, each in the list of its group.
 --   event.groups (zset)            the groups with a list. The score is the group's pass: the
 --                                  number of objects claimed from the list, divided by the group's
 --                                  weight. The group with the lowest pass is next. Each priority
 --                                  has a range of scores (values/shares.lua).
 --   event.groups.turns (string)    while groups of several priorities wait: the number of names, 0
 --                                  to 15, that were taken in this round (advance/groups.lua)
---   event.group:GROUP:waiting      (list) the names that were set aside, the oldest at the tail
+--   event.group:GROUP:waiting      (list) the grouped names, the oldest at the tail
 --   event.groups.waiting (string)  the number of names in all lists, without marks
 --   event.groups.times (hash)      by group: `LAST OLDEST MARKS`. The names in the list are younger
 --                                  than OLDEST. LAST is the time of the newest mark in the list, and
 --                                  MARKS the number of its marks. No claim depends on these times
--- A held object whose name was set aside stays in objects.held, with a score below 0. So it is
+-- A held object whose name was grouped stays in objects.held, with a score below 0. So it is
 -- still due. If its name is lost, calls claim it when no group waits.
 
 -- At most GROUPS_MAX groups without a share have a list, and LISTS_MAX groups in all. The names of
@@ -35,7 +35,7 @@ local function group_of(object, depth)
   return string.sub(object, 1, at - 1)
 end
 
--- Returns the group in whose list the names of a group are set aside.
+-- Returns the group in whose list the names of a group are.
 local function listed(group)
   return #group <= BYTES_MAX and group or REST
 end

@@ -77,7 +77,7 @@ pub struct HeldObject {
     /// still being woken. Empty for an object that is not paused.
     pub rules: Vec<Rule>,
     /// The share whose limit the object waits for. None if the object is not due, if its name is
-    /// not set aside for its group, or if no share stops it.
+    /// not grouped, or if no share stops it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for_share: Option<ShareWait>,
 }
@@ -138,7 +138,7 @@ impl Control {
     /// `count` objects, or none, although a next page exists. [`HeldPage::looked`] shows the
     /// number.
     ///
-    /// If names of the objects are set aside, the call also reads the shares, and how far those are
+    /// If names of the objects are grouped, the call also reads the shares, and how far those are
     /// used that match the objects.
     ///
     /// Objects that wait for an operator, and objects that are due, lie together. A call with such
@@ -176,16 +176,16 @@ impl Control {
         let page = operator::held(&mut self.connection(), &self.keys, &query).await?;
         let mut next = page.last.as_ref().map(|(due, object)| cursor(due, object));
         let mut objects = Vec::with_capacity(count);
-        // The objects of the page that are set aside: the place in the page, and the name.
-        let mut aside: Vec<(usize, Vec<u8>)> = Vec::new();
+        // The objects of the page that are grouped: the place in the page, and the name.
+        let mut grouped: Vec<(usize, Vec<u8>)> = Vec::new();
         for place in page.objects {
             let at = cursor(&place.due, &place.object);
-            let aside_name = is_aside(&place.due).then(|| place.object.clone());
+            let grouped_name = is_grouped(&place.due).then(|| place.object.clone());
             let held = HeldObject::of(place, page.now_ms);
             if why.is_some_and(|why| held.waits_for != why) {
                 continue;
             }
-            aside.extend(aside_name.map(|name| (objects.len(), name)));
+            grouped.extend(grouped_name.map(|name| (objects.len(), name)));
             objects.push(held);
             if objects.len() == count {
                 // The objects after this one were read, but are not in this page.
@@ -193,12 +193,12 @@ impl Control {
                 break;
             }
         }
-        let asked: Vec<(&[u8], u64)> = aside
+        let asked: Vec<(&[u8], u64)> = grouped
             .iter()
             .map(|(at, name)| (&name[..], objects[*at].events))
             .collect();
         let waits = self.share_waits(&asked).await?;
-        for ((at, _), wait) in aside.iter().zip(waits) {
+        for ((at, _), wait) in grouped.iter().zip(waits) {
             objects[*at].waits_for_share = wait;
         }
         Ok(HeldPage {
@@ -382,8 +382,8 @@ impl HeldObject {
     }
 }
 
-/// Returns whether a score of `objects.held` says that the name of the object is set aside.
-fn is_aside(score: &str) -> bool {
+/// Returns whether a score of `objects.held` says that the name of the object is grouped.
+fn is_grouped(score: &str) -> bool {
     score.parse::<f64>().is_ok_and(|score| score < 0.0)
 }
 

@@ -103,10 +103,10 @@ impl Marks {
 /// 2^42, and other scores lie from -2^40 to 2^41.
 const PARKED: u64 = 3 << 40;
 
-/// The ages of the oldest names that are set aside for groups, in ms. An age is `None` if it is
-/// unknown, or if no such name is set aside.
+/// The ages of the oldest names that are grouped, in ms. An age is `None` if it is
+/// unknown, or if no such name is grouped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct AsideAges {
+pub(super) struct GroupedAges {
     /// Names of groups that may have their turn.
     pub(super) free: Option<u64>,
     /// Names of groups that wait for the limit or the rate of a share.
@@ -115,24 +115,24 @@ pub(super) struct AsideAges {
     pub(super) is_any_limited: bool,
 }
 
-impl AsideAges {
+impl GroupedAges {
     /// Returns the age of the oldest name.
     pub(super) fn oldest(&self) -> Option<u64> {
         self.free.max(self.limited)
     }
 }
 
-/// Returns the ages of the oldest names that are set aside for groups. The last name of a group may
+/// Returns the ages of the oldest names that are grouped. The last name of a group may
 /// be taken, although its time is still there. So the time counts only if the list has names.
 ///
 /// Cost: one command for the times of all groups, one for the groups that wait for a limit, and one
 /// for each group until both ages are known. There are at most 1,024 groups and those with a share.
-pub(super) async fn age_set_aside<C: ConnectionLike>(
+pub(super) async fn age_grouped<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
     now_ms: u64,
     unreadable: &mut Vec<String>,
-) -> Result<AsideAges, ControlError> {
+) -> Result<GroupedAges, ControlError> {
     const WHAT: &str = "the times of the groups";
     let key = keys.event_groups_times();
     let times = match redis::cmd("HGETALL")
@@ -143,7 +143,7 @@ pub(super) async fn age_set_aside<C: ConnectionLike>(
         Ok(times) => times,
         Err(error) if error.code() == Some("WRONGTYPE") => {
             unreadable.push(key);
-            return Ok(AsideAges::default());
+            return Ok(GroupedAges::default());
         }
         Err(error) => return Err(ControlError::redis(WHAT)(error)),
     };
@@ -166,9 +166,9 @@ pub(super) async fn age_set_aside<C: ConnectionLike>(
     };
     let mut groups: Vec<(u64, Vec<u8>)> = times.into_iter().filter_map(oldest).collect();
     groups.sort();
-    let mut ages = AsideAges {
+    let mut ages = GroupedAges {
         is_any_limited: !parked.is_empty(),
-        ..AsideAges::default()
+        ..GroupedAges::default()
     };
     for is_parked in [false, true] {
         let some: Vec<_> = groups

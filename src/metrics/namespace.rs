@@ -224,7 +224,7 @@ fn shares(out: &mut Writer<'_>, stats: &Stats, shares: &[ShareFigures]) -> fmt::
     let waiting = values(|figures| figures.waiting);
     out.gauges(
         "share_waiting",
-        "Names of objects that are set aside for the group of a share",
+        "Names of objects that wait in the group of a share",
         "selector",
         waiting,
     )?;
@@ -325,13 +325,13 @@ fn objects(out: &mut Writer<'_>, stats: &Stats) -> fmt::Result {
         stats.markers,
     )?;
     out.gauge(
-        "names_set_aside",
-        "Names of objects that are set aside for groups; markers includes them",
-        stats.groups.set_aside,
+        "names_grouped",
+        "Names of objects that are grouped; markers includes them",
+        stats.groups.names,
     )?;
     out.gauge(
         "groups_waiting",
-        "Groups with names that are set aside",
+        "Groups with names that are grouped",
         stats.groups.waiting,
     )?;
     let oldest = stats.oldest_waiting_ms.map_or(f64::NAN, seconds);

@@ -53,8 +53,7 @@ pub enum DrainError {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unfinished {
-    /// Number of markers of objects that wait for a worker. Includes the names that are set aside
-    /// for groups.
+    /// Number of markers of objects that wait for a worker. Includes the names that are grouped.
     pub markers: u64,
     /// Number of workers (slots), of any process, that have an object.
     pub busy: u64,

@@ -199,7 +199,7 @@ fn deliver(
 /// Story: a call took names from the list of a group, and Redis refused to put back those that it did
 /// not use. A call without groups could not trim the markers, so claimed events had no ids.
 #[tokio::test]
-async fn objects_that_cannot_be_claimed_or_set_aside_are_not_lost() {
+async fn objects_that_cannot_be_claimed_or_grouped_are_not_lost() {
     const COMMANDS: [&str; 10] = [
         "lpush", "rpush", "rpop", "ltrim", "lrange", "lmove", "zadd", "zrem", "zmscore", "exists",
     ];
@@ -216,7 +216,7 @@ async fn objects_that_cannot_be_claimed_or_set_aside_are_not_lost() {
             .map(|n| format!("{}:{n:02}", ["a", "b", "c"][n % 3]))
             .collect();
         let (mut reports, mut events) = (BTreeMap::new(), BTreeMap::new());
-        // In the second round, names are set aside already.
+        // In the second round, names are grouped already.
         for objects in objects.chunks(8) {
             for object in objects {
                 console.emit(object, "1").await;

@@ -303,7 +303,7 @@ fn start_child(redis: &Redis) -> Command {
 /// counted. Now the process ends itself and logs the event, and the event counts a crash. After
 /// `crashes_max` crashes the event is held, and the other events are delivered.
 #[tokio::test]
-async fn a_handler_that_blocks_for_ever_is_put_aside() {
+async fn a_handler_that_blocks_for_ever_is_quarantined() {
     let redis = Redis::start();
     let console = redis.console().await;
     console.emit("work:1", r#"{"type":"block"}"#).await;

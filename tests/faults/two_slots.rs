@@ -14,7 +14,7 @@ use crate::support::Redis;
 /// The search for the next due object found this object again and again, without end. Redis stood
 /// still, and only a shutdown without saving helped.
 #[tokio::test]
-async fn an_object_put_aside_and_let_go_in_one_call_does_not_stop_redis() {
+async fn an_object_quarantined_and_let_go_in_one_call_does_not_stop_redis() {
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = state.keys.clone();

@@ -1,4 +1,4 @@
-//! Groups: while many objects wait, their names are set aside by group, and the groups take turns.
+//! Groups: while many objects wait, their names are grouped by group, and the groups take turns.
 #![cfg(feature = "worker")]
 
 use std::collections::{HashMap, HashSet};
@@ -44,15 +44,15 @@ fn stopped_at(gate: &Gate) -> Recorder {
     })
 }
 
-async fn set_aside(console: &Console) -> u64 {
+async fn grouped(console: &Console) -> u64 {
     console.number(&console.keys.event_groups_waiting()).await
 }
 
-async fn until_set_aside(console: &Console, names: u64) {
+async fn until_grouped(console: &Console, names: u64) {
     until(
-        &format!("{names} names are set aside"),
+        &format!("{names} names are grouped"),
         PATIENCE,
-        async || (set_aside(console).await == names).then_some(()),
+        async || (grouped(console).await == names).then_some(()),
     )
     .await;
 }
@@ -154,7 +154,7 @@ async fn a_group_may_have_two_parts() {
     let gate = Gate::closed();
     let sink = stopped_at(&gate);
     let worker = one_slot(&redis, "w", &sink, 2);
-    until_set_aside(&console, 61).await;
+    until_grouped(&console, 61).await;
     let mut groups: Vec<String> = console
         .run(&["ZRANGE", &console.keys.event_groups(), "0", "-1"])
         .await;
@@ -181,7 +181,7 @@ async fn further_groups_share_a_list() {
     let gate = Gate::closed();
     let sink = stopped_at(&gate);
     let worker = one_slot(&redis, "w", &sink, 1);
-    until_set_aside(&console, 1499).await;
+    until_grouped(&console, 1499).await;
     let groups: usize = console.run(&["ZCARD", &console.keys.event_groups()]).await;
     let rest: Vec<String> = console.list(&console.keys.group_waiting("\0rest")).await;
     let rest = rest.iter().filter(|name| !name.starts_with("\0t")).count();
@@ -219,7 +219,7 @@ async fn groups_with_long_names_share_a_list() {
         let gate = Gate::closed();
         let sink = stopped_at(&gate);
         let worker = one_slot(&redis, "w", &sink, 1);
-        until_set_aside(&console, 5).await;
+        until_grouped(&console, 5).await;
         let names = async |group: &str| {
             let names = console.list(&console.keys.group_waiting(group)).await;
             names
@@ -274,7 +274,7 @@ async fn a_key_of_a_wrong_type_loses_no_name() {
     let gate = Gate::closed();
     let sink = stopped_at(&gate);
     let worker = one_slot(&redis, "w", &sink, 1);
-    until_set_aside(&console, 79).await;
+    until_grouped(&console, 79).await;
     let rest: Vec<String> = console.list(&console.keys.group_waiting("\0rest")).await;
     assert!(
         rest.len() >= 39
@@ -299,7 +299,7 @@ async fn a_key_of_a_wrong_type_loses_no_name() {
     console.until_at_rest().await;
 }
 
-/// Tests that a worker without groups delivers what a worker with groups has set aside, and then
+/// Tests that a worker without groups delivers what a worker with groups has grouped, and then
 /// the markers.
 #[tokio::test]
 async fn a_worker_without_groups_drains_the_lists() {
@@ -309,8 +309,8 @@ async fn a_worker_without_groups_drains_the_lists() {
     let (gate, sink) = (Gate::closed(), Recorder::new());
     let stopped = stopped_at(&gate);
     let with = one_slot(&redis, "w", &stopped, 1);
-    until_set_aside(&console, 59).await;
-    // The call that has set the names aside has also claimed an object. Its delivery begins later.
+    until_grouped(&console, 59).await;
+    // The call that has grouped the names has also claimed an object. Its delivery begins later.
     until("an object is offered", PATIENCE, async || {
         (!stopped.offered().is_empty()).then_some(())
     })
@@ -325,7 +325,7 @@ async fn a_worker_without_groups_drains_the_lists() {
         .into_iter()
         .filter(|object| object != &stopped.offered()[0].object)
         .collect();
-    // Names that were set aside are older. But a pop takes a marker, if the first call was slow.
+    // Names that were grouped are older. But a pop takes a marker, if the first call was slow.
     let new = sent
         .iter()
         .take(59)
@@ -363,9 +363,9 @@ async fn workers_may_have_different_depths() {
     console.until_at_rest().await;
 }
 
-/// Tests that nothing is lost or reordered if processes are killed while names are set aside.
+/// Tests that nothing is lost or reordered if processes are killed while names are grouped.
 #[tokio::test]
-async fn names_that_were_set_aside_survive_a_kill() {
+async fn names_that_were_grouped_survive_a_kill() {
     const OBJECTS: usize = 3000;
     let redis = Redis::start();
     let console = redis.console().await;
@@ -409,10 +409,10 @@ async fn names_that_were_set_aside_survive_a_kill() {
         let mut process = run(n);
         let before = console.number(&console.keys.next_event_id()).await;
         until(
-            "some are delivered while others are set aside",
+            "some are delivered while others are grouped",
             PATIENCE,
             async || {
-                (set_aside(&console).await > 0
+                (grouped(&console).await > 0
                     && console.number(&console.keys.next_event_id()).await > before + 200)
                     .then_some(())
             },
@@ -420,7 +420,7 @@ async fn names_that_were_set_aside_survive_a_kill() {
         .await;
         process.kill();
         assert!(
-            set_aside(&console).await > 0,
+            grouped(&console).await > 0,
             "killed too late to say anything"
         );
     }
@@ -436,7 +436,7 @@ async fn names_that_were_set_aside_survive_a_kill() {
     }
 }
 
-/// Tests that a pause over a group whose names are set aside takes effect, and that its end lets all
+/// Tests that a pause over a group whose names are grouped takes effect, and that its end lets all
 /// of them go on.
 #[tokio::test]
 async fn a_group_that_waits_can_be_paused_and_resumed() {
@@ -449,7 +449,7 @@ async fn a_group_that_waits_can_be_paused_and_resumed() {
     let gate = Gate::closed();
     let sink = stopped_at(&gate);
     let worker = one_slot(&redis, "w", &sink, 1);
-    until_set_aside(&console, 79).await;
+    until_grouped(&console, 79).await;
     let selector: Selector = "b:*".parse().expect("a selector");
     operator
         .set_rule(ADA, Kind::Pause, &selector, None)
@@ -461,7 +461,7 @@ async fn a_group_that_waits_can_be_paused_and_resumed() {
         let paused: usize = console
             .run(&["ZCARD", &console.keys.objects_paused()])
             .await;
-        (paused == 40 && set_aside(&console).await == 0).then_some(())
+        (paused == 40 && grouped(&console).await == 0).then_some(())
     })
     .await;
     assert!(
@@ -478,8 +478,8 @@ async fn a_group_that_waits_can_be_paused_and_resumed() {
     console.until_at_rest().await;
 }
 
-/// Tests the acts of operators on objects whose names are set aside. An object with a queued event is
-/// not forgotten. A held object is delivered once, although its name is set aside again when an
+/// Tests the acts of operators on objects whose names are grouped. An object with a queued event is
+/// not forgotten. A held object is delivered once, although its name is grouped again when an
 /// operator releases it.
 #[tokio::test]
 async fn operators_can_act_on_objects_that_wait_for_their_group() {
@@ -513,7 +513,7 @@ async fn operators_can_act_on_objects_that_wait_for_their_group() {
     emit(&console, ["gate"]).await;
     gate.until_reached(1).await;
     emit(&console, numbered("a", 20)).await;
-    // A second worker sets all names aside, because it has no slot for them either.
+    // A second worker groups all names, because it has no slot for them either.
     let (other_gate, others) = (Gate::closed(), AtomicBool::new(true));
     let other_sink = Recorder::with({
         let (gate, sink_down) = (other_gate.clone(), Arc::clone(&down));
@@ -527,7 +527,7 @@ async fn operators_can_act_on_objects_that_wait_for_their_group() {
     });
     let other = one_slot(&redis, "v", &other_sink, 1);
     other_gate.until_reached(1).await;
-    until("held objects are set aside", PATIENCE, async || {
+    until("held objects are grouped", PATIENCE, async || {
         let aside: usize = console
             .run(&["ZCOUNT", &console.keys.objects_held(), "-inf", "(0"])
             .await;
@@ -586,7 +586,7 @@ async fn a_small_group_has_its_turn_although_markers_keep_coming() {
     });
     let worker = one_slot(&redis, "w", &sink, 1);
     until("many wait", PATIENCE, async || {
-        (set_aside(&console).await > 500).then_some(())
+        (grouped(&console).await > 500).then_some(())
     })
     .await;
     for n in 0..5 {
@@ -610,7 +610,7 @@ async fn a_small_group_has_its_turn_although_markers_keep_coming() {
     console.until_at_rest().await;
 }
 
-/// Tests that the number of names that are set aside is corrected if a list or the number is lost.
+/// Tests that the number of names that are grouped is corrected if a list or the number is lost.
 ///
 /// Story: with a number that was too high, the script never ended: it took names from empty lists
 /// again and again. With a text that is no number, every call failed.

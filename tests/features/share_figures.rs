@@ -38,8 +38,8 @@ async fn set(control: &Control, selector: &str, share: Share) {
         .expect("set");
 }
 
-/// Sets aside a name for its group, as workers do.
-async fn set_aside(state: &mut State, group: &str, object: &str) {
+/// Groups a name for its group, as workers do.
+async fn grouped(state: &mut State, group: &str, object: &str) {
     let (list, groups, waiting) = (
         state.keys.group_waiting(group),
         state.keys.event_groups(),
@@ -101,7 +101,7 @@ async fn each_share_has_its_figures() {
         ("acme:batch", "acme:batch:1"),
         ("other", "other:1"),
     ] {
-        set_aside(&mut state, group, object).await;
+        grouped(&mut state, group, object).await;
     }
     let list = state.keys.group_waiting("acme");
     state.run("LPUSH", &[&list, &format!("\0t{now_ms}")]).await;
@@ -268,7 +268,7 @@ async fn the_stats_list_the_shares_with_most_names() {
         .expect("HSET");
     for (group, names) in [("work0900", 3), ("work0077", 5), ("work1023", 1)] {
         for n in 0..names {
-            set_aside(&mut state, group, &format!("{group}:{n}")).await;
+            grouped(&mut state, group, &format!("{group}:{n}")).await;
         }
     }
     let shares = control.stats().await.expect("stats").shares;
@@ -311,7 +311,7 @@ async fn an_object_waits_for_its_share() {
     set(&control, "acmeb:*", Share::new().in_flight(1)).await;
     let queue = state.keys.events("acme:1");
     state.run("LPUSH", &[&queue, "1"]).await;
-    set_aside(&mut state, "acme", "acme:1").await;
+    grouped(&mut state, "acme", "acme:1").await;
     let why = async || {
         let seen = control.inspect("acme:1").await.expect("inspected");
         assert_eq!(seen.standing, Standing::Marked, "{seen:?}");
@@ -434,7 +434,7 @@ async fn an_object_behind_many_names_waits_for_its_share() {
     assert_eq!(seen().await.waits_for_share, None);
 }
 
-/// A held object that is due and set aside waits for its share, too. Others do not.
+/// A held object that is due and grouped waits for its share, too. Others do not.
 #[tokio::test]
 async fn a_held_object_waits_for_its_share() {
     let (_redis, mut state, control) = scene().await;
@@ -470,7 +470,7 @@ async fn a_held_object_waits_for_its_share() {
             .hold(object, score, events, "1 0 1 0 retry: down")
             .await;
         if score.starts_with('-') {
-            set_aside(
+            grouped(
                 &mut state,
                 object.split(':').next().expect("a group"),
                 object,
@@ -497,7 +497,7 @@ async fn a_held_object_waits_for_its_share() {
         .await;
     state.run("ZADD", &[&blocked, "7", "acme"]).await;
     assert_eq!(held("acme:1").await.as_deref(), Some(rate));
-    assert_eq!(held("acme:3").await, None, "its name is not set aside");
+    assert_eq!(held("acme:3").await, None, "its name is not grouped");
     set(&control, "*", Share::new().in_flight(2)).await;
     in_hand(&mut state, &["x", "y", "z"]).await;
     assert_eq!(

@@ -294,7 +294,7 @@ async fn a_removed_limit_lets_its_objects_go() {
     }
 }
 
-/// Tests that names that were set aside for another group keep a limit that comes later.
+/// Tests that names that were grouped for another group keep a limit that comes later.
 #[tokio::test]
 async fn names_of_an_old_group_keep_a_new_limit() {
     let redis = Redis::start();
@@ -312,7 +312,7 @@ async fn names_of_an_old_group_keep_a_new_limit() {
         config.concurrency = 1;
         config.group_depth = 1;
     });
-    until("the names are set aside", PATIENCE, async || {
+    until("the names are grouped", PATIENCE, async || {
         (console.number(&console.keys.event_groups_waiting()).await == 29).then_some(())
     })
     .await;
@@ -525,7 +525,7 @@ async fn an_event_can_be_cancelled_while_its_object_waits() {
     gate.until_reached(1).await;
     schedule("a:queued").await;
     emit(&console, &["a:2"]).await;
-    until("three names are set aside", PATIENCE, async || {
+    until("three names are grouped", PATIENCE, async || {
         (console.number(&keys.event_groups_waiting()).await == 3).then_some(())
     })
     .await;

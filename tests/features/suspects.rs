@@ -44,7 +44,7 @@ async fn crashes_in_hand(console: &Console) -> Vec<u32> {
 /// operator, together with the object of the event that killed. Now only few events with two or
 /// more crashes are in flight at a time, and an event with four crashes is alone.
 #[tokio::test]
-async fn five_deaths_put_only_the_killer_aside() {
+async fn five_deaths_quarantine_only_the_killer() {
     const OBJECTS: usize = 300;
     let redis = Redis::start();
     let console = redis.console().await;
@@ -201,7 +201,7 @@ async fn claim_all(program: &Program) -> Vec<Claimed> {
 /// Programs that claim by hand keep to the limits of suspects, too. Story: a program claimed all
 /// events and died five times, and all events were held.
 #[tokio::test]
-async fn five_deaths_of_a_program_put_only_the_killer_aside() {
+async fn five_deaths_of_a_program_quarantine_only_the_killer() {
     const OBJECTS: usize = 40;
     let redis = Redis::start();
     let console = redis.console().await;

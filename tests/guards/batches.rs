@@ -306,7 +306,7 @@ async fn a_call_that_leaves_nothing_to_do_asks_for_no_other() {
 /// slot reports. The slot is free, and claims another object. After the release the object goes on
 /// with its next event.
 #[tokio::test]
-async fn a_deleted_batch_puts_its_object_aside() {
+async fn a_deleted_batch_quarantines_its_object() {
     let tag: Tag = "1".parse().expect("a tag");
     let held = BatchResult::Hold {
         rest: tag.failed(),

@@ -526,7 +526,7 @@ async fn an_object_behind_many_names_in_a_list_is_found() {
 async fn what_is_wrong_with_the_lists_of_groups_is_told() {
     const QUEUED: &str =
         "I1 object g:1: has 1 events queued, but no marker, no worker that has it, and is not held";
-    const STRANDED: &str = "layout group g: has 1 names set aside, but is not in event.groups: no worker takes these names; \
+    const STRANDED: &str = "layout group g: has 1 names that are grouped, but is not in event.groups: no worker takes these names; \
                             add the group to event.groups with score 0";
     each(&[
         (
@@ -591,7 +591,7 @@ async fn what_is_wrong_with_the_lists_of_groups_is_told() {
 /// An object is covered by the list of each group to which it can belong, in the walk and in the
 /// search. The search finds an object that the walk did not see, because a name moved meanwhile.
 #[tokio::test]
-async fn a_name_that_is_set_aside_covers_its_object() {
+async fn a_name_that_is_grouped_covers_its_object() {
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     let keys = state.keys.clone();
@@ -623,7 +623,7 @@ async fn a_name_that_is_set_aside_covers_its_object() {
         assert_eq!(
             (
                 report.looked_at.groups,
-                report.looked_at.set_aside,
+                report.looked_at.grouped,
                 report.looked_at.suspicions
             ),
             (1, 3, 0),

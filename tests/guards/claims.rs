@@ -197,7 +197,7 @@ async fn a_held_batch_whose_owner_was_evicted_comes_first() {
     scene.changed(changes).await;
 }
 
-/// The name `work:1` of the group `work` is set aside.
+/// The name `work:1` of the group `work` is grouped.
 const ASIDE: &str =
     "ZADD event.groups 0 work; SET event.groups.waiting 1; LPUSH event.group:work:waiting work:1";
 
@@ -206,12 +206,12 @@ fn grouped(claims: usize) -> Bounds {
     bounds(|b| (b.group_depth, b.claims) = (1, claims))
 }
 
-/// The owner key of a held object was evicted after the object's name was set aside for its group, or
+/// The owner key of a held object was evicted after the object's name was grouped, or
 /// before that. The held batch still comes first. If the queue is empty, the batch is claimed, too.
 ///
 /// Story: the name led to the queue, as a marker does. Later events were delivered before the batch.
 #[tokio::test]
-async fn a_held_batch_that_is_set_aside_comes_first_without_its_owner_key() {
+async fn a_held_batch_that_is_grouped_comes_first_without_its_owner_key() {
     for (aside, due, later) in [
         ("", "1", "emit work:1 2"),
         (ASIDE, "-1", "emit work:1 2"),
@@ -252,9 +252,9 @@ async fn a_held_batch_whose_owner_was_evicted_has_one_slot() {
 }
 
 /// Two pops have moved two names into one slot's list. The first object is held, but its owner key
-/// has a wrong type. It is put aside, and its name leaves the list.
+/// has a wrong type. It is quarantined, and its name leaves the list.
 #[tokio::test]
-async fn a_name_that_is_put_aside_leaves_the_list() {
+async fn a_name_that_is_quarantined_leaves_the_list() {
     let given = "
         hold work:1 1 '1 0 1 0 retry: soon' 1; DEL work:1:event.worker
         LPUSH work:1:event.worker wrong; emit work:1 2; pop w.0; emit work:2 2; pop w.0
@@ -276,7 +276,7 @@ async fn a_name_that_is_put_aside_leaves_the_list() {
 /// A paused object lost its owner key, and another key of it has a wrong type. It is held for an
 /// operator, and paused no more: an object is in one of the two sets.
 #[tokio::test]
-async fn a_paused_object_that_is_put_aside_is_held_only() {
+async fn a_paused_object_that_is_quarantined_is_held_only() {
     for wrong in ["SET work:1:events wrong", "LPUSH work:1:event.worker wrong"] {
         let given = "ZADD objects.paused 0 work:1; emit work:1 1";
         let scene = Scene::given(given).await;
@@ -319,7 +319,7 @@ async fn the_last_id_of_an_object_without_events_gets_a_time_to_live() {
 /// A due held object is quarantined, because its owner cannot be read. The same call then reads the
 /// object's marker. The marker leads to no event and to no second report.
 #[tokio::test]
-async fn what_was_put_aside_is_told_once() {
+async fn what_was_quarantined_is_told_once() {
     let given = "
         emit work:1 1; hold work:2 1 '2 0 1 0 retry: down' 2; DEL work:2:event.worker
         LPUSH work:2:event.worker wrong; emit work:2 3
@@ -380,10 +380,10 @@ async fn a_call_lets_so_many_due_objects_go_and_no_more() {
     }
 }
 
-/// Three objects without owner keys are set aside: one with a held batch, one with a marker only, and
+/// Three objects without owner keys are grouped: one with a held batch, one with a marker only, and
 /// one that was held without a batch. The first gets its held batch, the others their queues.
 #[tokio::test]
-async fn only_a_held_batch_that_is_set_aside_comes_before_the_queue() {
+async fn only_a_held_batch_that_is_grouped_comes_before_the_queue() {
     let given = "
         hold work:1 -1 '7 0 1 0 retry: down' 1; DEL work:1:event.worker
         ZADD objects.held -1 work:3; LPUSH work:2:events 2; LPUSH work:3:events 2
@@ -407,7 +407,7 @@ async fn only_a_held_batch_that_is_set_aside_comes_before_the_queue() {
 /// The first name that is taken leads to an object of another worker, so no name of the chunk is left.
 /// The held object behind it is claimed.
 #[tokio::test]
-async fn a_name_of_anothers_object_hides_no_held_object_that_is_set_aside() {
+async fn a_name_of_anothers_object_hides_no_held_object_that_is_grouped() {
     let given = "SET work:1:event.worker other.0; hold work:2 -1 '7 0 1 0 retry: down' 1";
     let scene = Scene::given(given).await;
     scene.add(ASIDE).await;

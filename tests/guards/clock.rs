@@ -246,10 +246,10 @@ async fn a_call_that_moves_times_asks_for_no_mark() {
     assert!(swept.more && !swept.mark, "{swept:?}");
 }
 
-/// A held object that is set aside for its group is due, whatever the clock does. Its score, which is
+/// A held object that is grouped is due, whatever the clock does. Its score, which is
 /// its due time below 0, does not move.
 #[tokio::test]
-async fn what_is_set_aside_stays_due_when_the_clock_steps_back() {
+async fn what_is_grouped_stays_due_when_the_clock_steps_back() {
     let (scene, now) = scene().await;
     let (aside, timed) = (now + HOUR_MS, now + HOUR_MS + 10 * MINUTE_MS);
     scene

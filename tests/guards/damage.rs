@@ -205,7 +205,7 @@ async fn damage_to_a_shared_key_is_told_with_its_effects() {
             {
                 vec![
                 queued("g:1"),
-                "layout group g: has 1 names set aside, but is not in event.groups: no worker takes these names; add the \
+                "layout group g: has 1 names that are grouped, but is not in event.groups: no worker takes these names; add the \
                  group to event.groups with score 0"
                     .to_owned(),
             ]

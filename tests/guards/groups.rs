@@ -1,4 +1,4 @@
-//! Names that are set aside for groups: their ages, and numbers that are wrong.
+//! Names that are grouped: their ages, and numbers that are wrong.
 
 use seriatim::wire::Bounds;
 
@@ -47,10 +47,10 @@ async fn oldest(scene: &Scene) -> Option<u64> {
     times.into_iter().min()
 }
 
-/// Story: names were set aside, and their marks were met. So the age of the oldest marker was 0
+/// Story: names were grouped, and their marks were met. So the age of the oldest marker was 0
 /// while names had waited for an hour.
 #[tokio::test]
-async fn the_age_of_names_that_are_set_aside_is_known() {
+async fn the_age_of_names_that_are_grouped_is_known() {
     let scene = Scene::new().await;
     let control = control(&scene.conn().await, &scene.keys);
     let base = push(&scene, 3600).await;
@@ -60,7 +60,7 @@ async fn the_age_of_names_that_are_set_aside_is_known() {
         let is = stats.now_ms - oldest_ms;
         let shown = stats.oldest_waiting_ms.expect("the age is known");
         worst = worst.max(is.abs_diff(shown));
-        aside_most = aside_most.max(stats.groups.set_aside);
+        aside_most = aside_most.max(stats.groups.names);
         assert!(
             is.abs_diff(shown) <= 1100,
             "after {calls} calls: {is} ms, shown {shown} ms, base {base}: {stats:?}"
@@ -88,7 +88,7 @@ async fn the_age_of_names_that_are_set_aside_is_known() {
 
 /// Without marks there are no times, and the age is unknown. A key of a wrong type stops no claim.
 #[tokio::test]
-async fn without_marks_the_age_of_names_that_are_set_aside_is_unknown() {
+async fn without_marks_the_age_of_names_that_are_grouped_is_unknown() {
     for wrong in ["", "SET event.groups.times x; ZADD event.marks 1 met"] {
         let scene = Scene::given("each a:1..4 b").await;
         scene.add(wrong).await;

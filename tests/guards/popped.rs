@@ -21,7 +21,7 @@ async fn a_popped_object_with_more_events_fills_its_batch() {
 
 /// A key of the object has a wrong type. The object is held for an operator.
 #[tokio::test]
-async fn a_popped_object_with_a_damaged_key_is_put_aside() {
+async fn a_popped_object_with_a_damaged_key_is_quarantined() {
     for wrong in ["events", "last.event.id", "event.worker"] {
         let scene = Scene::given("emit work:1 1; pop w.0").await;
         scene

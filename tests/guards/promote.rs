@@ -170,10 +170,10 @@ async fn a_call_queues_events_up_to_a_number_of_bytes() {
     }
 }
 
-/// Names that are set aside for groups count as markers, as far as their number is one. With many
+/// Names that are grouped count as markers, as far as their number is one. With many
 /// markers, a call takes few schedules.
 #[tokio::test]
-async fn names_that_are_set_aside_count_as_markers() {
+async fn names_that_are_grouped_count_as_markers() {
     for (waits, events, counted) in [
         ("SET event.groups.waiting 990", 9, 991),
         ("SET event.groups.waiting 993", 8, 994),

@@ -238,10 +238,10 @@ async fn due_objects_are_read_in_pages() {
 }
 
 /// Two slots have the same object in hand. The progress of the first one's event cannot be read, so
-/// the object is put aside. Then the second slot yields the object, so it is due. The call does not
+/// the object is quarantined. Then the second slot yields the object, so it is due. The call does not
 /// claim the object again, and it ends.
 #[tokio::test]
-async fn an_object_that_was_put_aside_is_not_claimed_in_the_same_call() {
+async fn an_object_that_was_quarantined_is_not_claimed_in_the_same_call() {
     let given = "
         own w.0 work:1 1 1; own w.1 work:1 2 2; LPUSH work:1:events 3
         HSET work:1:event.handled id 1 emit:a wrong

@@ -8,7 +8,7 @@ use crate::dashboard::rig::{Dash, USERS, path, reply, token, users};
 use crate::serving::{Serving, answer};
 use crate::support::{Redis, control};
 
-/// Sets aside a name for the group `work`, and enters objects in hand.
+/// Groups a name for the group `work`, and enters objects in hand.
 async fn wait(redis: &Redis, name: &str, in_hand: &[&str]) {
     let (console, keys) = (redis.console().await, redis.keys());
     let run = async |words: &[&str]| drop(console.run::<::redis::Value>(words).await);

@@ -1,5 +1,5 @@
-//! Tests that each test named in a table of the documents exists in the named file. Also tests that
-//! docs/protocol.md describes every key.
+//! Tests that each test named in a table of the documents exists in the named file, that
+//! docs/protocol.md describes every key, and that some words are used nowhere.
 
 use std::path::PathBuf;
 
@@ -30,6 +30,25 @@ fn the_protocol_describes_every_key() {
             protocol.contains(&key),
             "docs/protocol.md does not describe {key}"
         );
+    }
+}
+
+/// CONTRIBUTING.md lists words that the project does not use.
+#[test]
+fn nothing_is_set_aside() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files: Vec<_> = ["crates", "docs", "lua", "src", "README.md", "CHANGELOG.md"]
+        .iter()
+        .flat_map(|path| files_of(root.join(path)))
+        .filter_map(|file| Some((std::fs::read_to_string(&file).ok()?, file)))
+        .collect();
+    assert!(files.len() > 300, "{}", files.len());
+    for (text, file) in files {
+        let words: Vec<_> = text.split_whitespace().collect();
+        let found = words.iter().position(|word| word.starts_with("aside"));
+        let place = found.map(|at| words[at.saturating_sub(5)..=at].join(" "));
+        assert_eq!(place, None, "{}", file.display());
+        assert!(!text.contains("_aside"), "{}", file.display());
     }
 }
 

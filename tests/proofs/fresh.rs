@@ -103,7 +103,7 @@ impl Case {
             case.run(&["ZADD", &keys.objects_held(), due, "held:1"]);
         }
         if case.has(rng, 3) {
-            case.set_aside(keys, rng);
+            case.grouped(keys, rng);
         }
         if case.has(rng, 10) {
             case.run(&[
@@ -118,9 +118,9 @@ impl Case {
         case
     }
 
-    /// Sets names aside for up to three groups: idle objects, objects that a slot may have, and held
+    /// Groups names of up to three groups: idle objects, objects that a slot may have, and held
     /// objects. The number of names may be wrong.
-    fn set_aside(&mut self, keys: &Keys, rng: &mut Rng) {
+    fn grouped(&mut self, keys: &Keys, rng: &mut Rng) {
         let mut count = 0;
         for group in &["more", "held", "alone"][..1 + rng.at(3)] {
             self.run(&[
@@ -394,7 +394,7 @@ async fn a_call_does_the_same_in_a_new_library() {
     assert!(claims > CASES / 4, "{claims} of {CASES} calls gave a batch");
     assert!(
         grouped > CASES / 20,
-        "{grouped} of {CASES} calls left names that are set aside"
+        "{grouped} of {CASES} calls left names that are grouped"
     );
     assert!(failed > CASES / 50, "{failed} of {CASES} calls failed");
 }

@@ -16,7 +16,7 @@ use crate::support::{Redis, until};
 /// The number of objects of the large group.
 const MANY: usize = 1_000_000;
 /// The most deliveries of the large group before that of the small group's object: 16 for each call
-/// that sets aside 2,048 markers, and some more.
+/// that groups 2,048 markers, and some more.
 const BEFORE_MAX: usize = 10_000;
 /// The longest time from the start of the worker to this delivery. It takes less than 1 s, but other
 /// processes may slow the test down.
@@ -282,7 +282,7 @@ async fn equal_shares(held: Option<usize>, backlogs: [usize; 10]) {
         config.concurrency = 64;
         config.group_depth = 1;
     });
-    until("all markers are set aside", PATIENCE, async || {
+    until("all markers are grouped", PATIENCE, async || {
         let markers: u64 = console
             .run(&["LLEN", &redis.keys().objects_with_events()])
             .await;

@@ -36,8 +36,8 @@ async fn set(redis: &Redis, selector: &str, share: Share) {
         .expect("set");
 }
 
-async fn until_set_aside(redis: &Redis, console: &Console) {
-    until("all markers are set aside", PATIENCE, async || {
+async fn until_grouped(redis: &Redis, console: &Console) {
+    until("all markers are grouped", PATIENCE, async || {
         let markers: u64 = console
             .run(&["LLEN", &redis.keys().objects_with_events()])
             .await;
@@ -67,7 +67,7 @@ async fn groups_that_wait_get_claims_by_their_weights() {
         config.concurrency = 64;
         config.group_depth = 1;
     });
-    until_set_aside(&redis, &console).await;
+    until_grouped(&redis, &console).await;
     let before = sink.counts().clone();
     tokio::time::sleep(WINDOW).await;
     let after = sink.counts().clone();
@@ -115,7 +115,7 @@ async fn a_low_priority_gets_its_turn() {
     };
     // Few slots, so that most calls claim one object.
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 4);
-    until_set_aside(&redis, &console).await;
+    until_grouped(&redis, &console).await;
     let before = sink.counts().clone();
     until("the groups had 1,600 claims", PATIENCE, async || {
         let claims: usize = sink

@@ -170,12 +170,10 @@ impl<C: ConnectionLike> Walk<'_, C> {
         objects: &HashMap<Vec<u8>, String>,
     ) -> Result<HashSet<Vec<u8>>, ControlError> {
         let mut found = HashSet::new();
-        let set_aside = usize::try_from(self.report.looked_at.set_aside).unwrap_or(usize::MAX)
-            / MARKERS_PER_CALL;
-        let pages_max = self.count_markers().await? / MARKERS_PER_CALL
-            + set_aside
-            + GROUPS_MAX
-            + PAGES_MORE_MAX;
+        let grouped =
+            usize::try_from(self.report.looked_at.grouped).unwrap_or(usize::MAX) / MARKERS_PER_CALL;
+        let pages_max =
+            self.count_markers().await? / MARKERS_PER_CALL + grouped + GROUPS_MAX + PAGES_MORE_MAX;
         let (mut from, mut pages) = (0, 0);
         while let Some(page) = self.page_of_markers(from).await? {
             from += page.len();

@@ -6,7 +6,7 @@
 //! that this second look finds. A violation that is repaired before the second look is not
 //! reported. In a system at rest, no violation is missed.
 //!
-//! Names of objects that are set aside for groups count like markers.
+//! Names of objects that are grouped count like markers.
 //!
 //! No atomic step could read all markers: it would stop Redis for too long. So the check collects
 //! the objects that seem uncovered, searches for their markers in several steps, and looks at the

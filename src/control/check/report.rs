@@ -119,10 +119,10 @@ pub struct LookedAt {
     pub cron_jobs: u64,
     /// Markers.
     pub markers: u64,
-    /// Groups with names that are set aside.
+    /// Groups with names that are grouped.
     pub groups: u64,
-    /// Names that are set aside for groups.
-    pub set_aside: u64,
+    /// Names that are grouped.
+    pub grouped: u64,
     /// Worker processes in `event.workers`.
     pub names: u64,
     /// Workers that are registered or have keys.

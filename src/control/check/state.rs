@@ -117,7 +117,7 @@ impl<'a, C: ConnectionLike> Walk<'a, C> {
         }
     }
 
-    /// Returns one page of the names that are set aside for a group, like
+    /// Returns one page of the names that are grouped, like
     /// [`page_of_markers`](Self::page_of_markers).
     pub(super) async fn page_of_group(
         &mut self,

@@ -35,7 +35,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
         // Objects move from markers to the lists of groups, and from both to the lists of workers.
         // So the walk reads the markers first, then groups, and misses few objects in all places.
         self.markers().await?;
-        self.set_aside().await?;
+        self.grouped().await?;
         self.workers().await?;
         self.objects().await?;
         self.set(self.keys.objects_held(), Kind::Object, b"")
@@ -69,14 +69,14 @@ impl<C: ConnectionLike> Walk<'_, C> {
         Ok(())
     }
 
-    async fn set_aside(&mut self) -> Result<(), ControlError> {
+    async fn grouped(&mut self) -> Result<(), ControlError> {
         for group in self.groups().await? {
             self.report.looked_at.groups += 1;
             let mut from = 0;
             while let Some(page) = self.page_of_group(&group, from).await? {
                 from += page.len();
                 for object in page.iter().filter(|name| Mark::read(name).is_none()) {
-                    self.report.looked_at.set_aside += 1;
+                    self.report.looked_at.grouped += 1;
                     self.look_at_name(object, false);
                     self.covered.insert(object);
                 }

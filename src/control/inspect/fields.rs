@@ -99,7 +99,7 @@ impl Fields {
                 .any(has)
     }
 
-    /// Returns the share that stops the object; none if the name of the object is not set aside, or if
+    /// Returns the share that stops the object; none if the name of the object is not grouped, or if
     /// no share stops it. In a long list, the name may be behind the names that were searched.
     pub(super) fn share_wait(&self) -> Option<ShareWait> {
         let beyond = self

@@ -33,7 +33,7 @@ pub enum Standing {
     Blocked,
     /// A worker has taken the object's marker and will claim the object.
     Taken,
-    /// The object has a marker, or its name is set aside for its group. It waits for a free worker.
+    /// The object has a marker, or its name is grouped. It waits for a free worker.
     Marked,
     /// The object has events but no marker, no worker and no hold: I1 is broken.
     Uncovered,
@@ -200,8 +200,8 @@ pub struct Inspection {
     pub rules: Vec<Rule>,
     /// Shares that match the object, that with the longest prefix last.
     pub shares: Vec<SelectorShare>,
-    /// The share whose limit the object waits for; none if the name of the object is not set aside, or
-    /// if no share stops it. If `group_beyond` is true, the name counts as set aside.
+    /// The share whose limit the object waits for; none if the name of the object is not grouped, or
+    /// if no share stops it. If `group_beyond` is true, the name counts as grouped.
     pub waits_for_share: Option<ShareWait>,
     /// Due time of the object, ms since the epoch. None if the object is not held, or waits for an
     /// operator or a rule, or is due at once.
@@ -221,7 +221,7 @@ pub struct Inspection {
     /// None if no mark was pushed after this marker, or if the object has no marker among the first
     /// 10,000.
     pub waits_ms: Option<u64>,
-    /// The group for which the name of the object is set aside; bytes that are not UTF-8 are shown
+    /// The group for which the name of the object is grouped; bytes that are not UTF-8 are shown
     /// as U+FFFD. None if the name is not among the first 10,000 in a list of its groups. `\0rest` is
     /// the list of all groups that have none of their own.
     pub group: Option<String>,
@@ -230,7 +230,7 @@ pub struct Inspection {
     /// Whether the first 10,000 names of a longer list of its groups do not have the object. Then the
     /// object has a later name, or none.
     pub group_beyond: bool,
-    /// Number of groups with names that are set aside.
+    /// Number of groups with names that are grouped.
     pub groups_waiting: u64,
     /// Whether there are more than 10,000 markers and the first 10,000 have no marker of the
     /// object. Then the object has a later marker, or none.

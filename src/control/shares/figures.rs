@@ -4,7 +4,7 @@ use redis::aio::ConnectionLike;
 use redis::{RedisResult, Value};
 use serde::Serialize;
 
-use super::super::marks::age_set_aside;
+use super::super::marks::age_grouped;
 use super::super::stats::ask;
 use super::super::{Control, ControlError, reply};
 use super::SelectorShare;
@@ -21,9 +21,9 @@ pub struct ShareFigures {
     /// The share.
     #[serde(flatten)]
     pub share: SelectorShare,
-    /// Number of names of objects that are set aside, not counting marks. An object whose name
+    /// Number of names of objects that are grouped, not counting marks. An object whose name
     /// begins with several prefixes with a share counts only for the longest one. For the share of
-    /// all objects: the number of all names that are set aside.
+    /// all objects: the number of all names that are grouped.
     pub waiting: Option<u64>,
     /// Time for which the oldest of these names has waited, ms, exact to 2 s or 5 %. Also none if
     /// no name waits, or if the time is unknown.
@@ -197,7 +197,7 @@ async fn waiting<C: ConnectionLike>(
                 let names = count.map(|count| reply::number(&count).unwrap_or(0));
                 let is_any = names.is_some_and(|names| names > 0);
                 let oldest_ms = if is_any {
-                    age_set_aside(conn, keys, now_ms, &mut Vec::new())
+                    age_grouped(conn, keys, now_ms, &mut Vec::new())
                         .await?
                         .oldest()
                 } else {

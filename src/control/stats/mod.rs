@@ -10,7 +10,7 @@ use serde::Serialize;
 
 pub use self::names::{NameStats, WORKERS_MAX};
 pub(super) use self::names::{read as read_names, registered};
-use super::marks::{AsideAges, Marks, age_set_aside};
+use super::marks::{GroupedAges, Marks, age_grouped};
 use super::names::{NameSet, Walk};
 use super::shares::ShareFigures;
 use super::streams::{self, StreamsStats};
@@ -57,8 +57,8 @@ pub struct HeldStats {
     /// Objects that wait for an operator.
     pub until_released: u64,
     /// Time for which the first of the due objects has been due, ms; 0 if no object is due. While a
-    /// group waits for the limit or the rate of a share, objects that are set aside for their
-    /// groups do not count: `oldest_waiting_ms` and `oldest_limited_ms` of the stats include them.
+    /// group waits for the limit or the rate of a share, objects that are grouped
+    /// do not count: `oldest_waiting_ms` and `oldest_limited_ms` of the stats include them.
     /// Objects that are due at once, e.g. because an operator has released them, have no due time and do
     /// not count.
     pub overdue_ms: u64,
@@ -71,9 +71,9 @@ pub struct GroupStats {
     /// Number of groups with a list of names. A group whose last name was taken counts until its
     /// next turn.
     pub waiting: u64,
-    /// Number of names of objects that are set aside in these lists, not counting marks. An object
+    /// Number of names of objects that are grouped in these lists, not counting marks. An object
     /// may have several names in a list.
-    pub set_aside: u64,
+    pub names: u64,
 }
 
 /// Shares of groups, and how far they are used.
@@ -156,15 +156,15 @@ pub struct Stats {
     pub workers: Vec<NameStats>,
     /// Number of names that are not listed, because there are more than [`NAMES_MAX`].
     pub workers_not_shown: u64,
-    /// Number of markers, not counting marks. Includes the names that are set aside for groups. An
+    /// Number of markers, not counting marks. Includes the names that are grouped. An
     /// object that waits for a worker may have several markers.
     pub markers: u64,
-    /// Groups, and the names that are set aside for them.
+    /// Groups, and the grouped names.
     pub groups: GroupStats,
     /// Shares of groups.
     pub shares: ShareStats,
     /// Time for which the oldest marker has waited that a worker could take now, ms, exact to 2 s
-    /// or 5 %; 0 without markers. A marker that is set aside for its group still waits, but not if
+    /// or 5 %; 0 without markers. A marker that is grouped still waits, but not if
     /// the group waits for a limit. None if it is unknown, because no process has pushed a mark
     /// since the marker came. Paused objects do not count.
     pub oldest_waiting_ms: Option<u64>,
@@ -332,13 +332,13 @@ async fn counts<C: ConnectionLike>(
         dead_letters,
         last_id,
         waiting_groups,
-        set_aside,
+        grouped,
     ] = <[u64; 9]>::try_from(numbers).map_err(|numbers| {
         ControlError::reply(WHAT, format!("{} replies to 9 commands", numbers.len()))
     })?;
     stats.groups = GroupStats {
         waiting: waiting_groups,
-        set_aside,
+        names: grouped,
     };
     let waiting = total.saturating_sub(due).saturating_sub(until_released);
     stats.held = HeldStats {
@@ -352,16 +352,16 @@ async fn counts<C: ConnectionLike>(
     // Advance removes marks at the tail of the list. So if the list has any member, it has a
     // marker.
     let markers = markers.saturating_sub(marks.waiting).max(markers.min(1));
-    stats.markers = markers.saturating_add(set_aside);
+    stats.markers = markers.saturating_add(grouped);
     stats.oldest_waiting_ms = marks.age_ms(markers, stats.now_ms);
     stats.oldest_limited_ms = Some(0);
-    let mut ages = AsideAges::default();
-    if set_aside > 0 {
-        ages = age_set_aside(conn, keys, stats.now_ms, &mut stats.unreadable).await?;
+    let mut ages = GroupedAges::default();
+    if grouped > 0 {
+        ages = age_grouped(conn, keys, stats.now_ms, &mut stats.unreadable).await?;
         if ages.is_any_limited {
             stats.oldest_limited_ms = ages.limited;
         }
-        // If all names belong to groups that wait for a limit, no other name is set aside.
+        // If all names belong to groups that wait for a limit, no other name is grouped.
         if ages.free.is_some() || ages.limited.is_none_or(|ms| ms == 0) {
             stats.oldest_waiting_ms = ages
                 .free
@@ -373,18 +373,19 @@ async fn counts<C: ConnectionLike>(
     Ok(())
 }
 
-/// Returns the time since the first held object became due, in ms. If an object is set aside for
-/// its group, its score is its due time below 0. The scores 0 and -1 are no times. `with_aside`: whether these objects count.
+/// Returns the time since the first held object became due, in ms. If an object is grouped,
+/// its score is its due time below 0. The scores 0 and -1 are no times. `with_grouped`: whether
+/// these objects count.
 async fn overdue<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
     now_ms: u64,
-    with_aside: bool,
+    with_grouped: bool,
 ) -> Result<u64, ControlError> {
     const WHAT: &str = "the first held object";
     let (mut pipe, mut first_ms) = (redis::pipe(), None);
     let parts = [("(0", "+inf", None), ("(-1", "-inf", Some("REV"))];
-    for (from, to, order) in parts.into_iter().take(if with_aside { 2 } else { 1 }) {
+    for (from, to, order) in parts.into_iter().take(if with_grouped { 2 } else { 1 }) {
         let ask = pipe
             .cmd("ZRANGE")
             .arg(keys.objects_held())

@@ -29,7 +29,7 @@ impl DueTime {
         }
     }
 
-    /// Reads a score of `objects.held`. If the object is set aside for its group, the score is its due
+    /// Reads a score of `objects.held`. If the object is grouped, the score is its due
     /// time below 0, or -1 if it is due at once. Such an object is due, also if Redis' clock was set
     /// back since.
     pub fn of_held(score: f64, now_ms: u64) -> Self {

@@ -225,7 +225,7 @@ pub(super) fn unfit(config: &WorkerConfig, in_flight: &InFlight) -> Option<(Repo
     }
     match (in_flight.unfit(), check_json(&in_flight.batch.payloads[0])) {
         (Some(reason), _) => {
-            logged::put_aside(&escape::name(&in_flight.raw), &reason.to_string());
+            logged::quarantined(&escape::name(&in_flight.raw), &reason.to_string());
             Some((in_flight.hold_for_operator(reason), false))
         }
         (None, Err(error)) => Some((

@@ -116,7 +116,7 @@ impl Caller {
             } => {
                 self.redis
                     .figures()
-                    .lost_keys(logged::put_aside_all(&quarantined));
+                    .lost_keys(logged::quarantined_all(&quarantined));
                 for batch in &batches {
                     self.redis
                         .saw(batch.tag.first + batch.events.len() as u64 - 1);

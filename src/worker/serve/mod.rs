@@ -223,7 +223,7 @@ impl<'a> Serve<'a> {
         }
         let may_claim = self.slots.has_free() || self.waiting.popped.is_some();
         let claims = self.pacing.is_due() && may_claim && !self.stopping;
-        // A call without slots only sets markers aside for their groups. Otherwise the first marker
+        // A call without slots only groups markers. Otherwise the first marker
         // of a group would wait until the process has had a free slot for each chunk of markers.
         let sorts = self.pacing.sorts() && self.calls.is_idle() && !self.stopping;
         if !(claims || sorts || self.slots.has_result()) {
@@ -353,7 +353,7 @@ impl<'a> Serve<'a> {
             return;
         };
         if let Some(reason) = in_flight.unfit() {
-            logged::put_aside(&escape::name(&in_flight.raw), &reason.to_string());
+            logged::quarantined(&escape::name(&in_flight.raw), &reason.to_string());
             self.slots.step(slot, Step::Refuse(reason));
         } else if let Some(then) = self.config.crashed(in_flight.tag) {
             self.change(slot, Step::Settle(then));

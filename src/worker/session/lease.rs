@@ -160,7 +160,7 @@ pub(crate) async fn attach(
         };
         match around!("attach", wire::attach(&mut conn, &config.keys, &args)).await {
             Ok(Attached::Attached { kept, held, lost }) => {
-                redis.figures().lost_keys(logged::put_aside_all(&lost));
+                redis.figures().lost_keys(logged::quarantined_all(&lost));
                 redis.outage().answered(conn.made_at());
                 redis.figures().attached(kept > 0, before.is_some());
                 info!(name = %config.name, slots = config.concurrency, kept, held, "recover: attached");
@@ -277,7 +277,7 @@ pub(super) async fn renew(
     );
     match redis.timed(Call::Renew, around!("renew", call)).await? {
         Renewed::Renewed { strays, lost } => {
-            redis.figures().lost_keys(logged::put_aside_all(&lost));
+            redis.figures().lost_keys(logged::quarantined_all(&lost));
             if strays == 0 {
                 return Ok(None);
             }
@@ -309,7 +309,7 @@ pub(crate) async fn detach(
             .await
             {
                 Ok(Detached::Detached { held, lost }) => {
-                    redis.figures().lost_keys(logged::put_aside_all(&lost));
+                    redis.figures().lost_keys(logged::quarantined_all(&lost));
                     return Some(held);
                 }
                 Ok(Detached::Lapsed | Detached::Fenced { .. }) => return Some(0),

@@ -64,7 +64,7 @@ pub(crate) async fn sweep(
         let adopted = redis.timed(Call::Adopt, call).await?;
         redis
             .figures()
-            .lost_keys(logged::put_aside_all(&adopted.lost));
+            .lost_keys(logged::quarantined_all(&adopted.lost));
         if !adopted.names.is_empty() {
             redis.figures().took_over(adopted.names.len());
             let (names, held, strays) = (adopted.names.join(" "), adopted.held, adopted.strays);

@@ -86,7 +86,7 @@ pub(crate) fn cut(escaped: &str) -> Cow<'_, str> {
 
 /// Logs an object that a call has held because of a wrong type, a lost key or an invalid name, a lost
 /// key, or a marker that the call has dropped. `object` is escaped. Returns whether a key was lost.
-pub(crate) fn put_aside(object: &str, why: &str) -> bool {
+pub(crate) fn quarantined(object: &str, why: &str) -> bool {
     let name = cut(object);
     match why.split(": ").next() {
         Some("foreign") => warn!(object = %name, why, "claim: the marker is dropped"),
@@ -108,9 +108,9 @@ pub(crate) fn put_aside(object: &str, why: &str) -> bool {
 }
 
 /// Logs all of these. Returns the number of lost keys among them.
-pub(crate) fn put_aside_all(told: &[(String, String)]) -> u64 {
+pub(crate) fn quarantined_all(told: &[(String, String)]) -> u64 {
     told.iter()
-        .map(|(object, why)| u64::from(put_aside(object, why)))
+        .map(|(object, why)| u64::from(quarantined(object, why)))
         .sum()
 }
 

@@ -157,14 +157,14 @@ async fn a_round_begins_at_its_time() {
     }
 }
 
-/// A round counts the names that are set aside, if their number is lost: without it, no worker
+/// A round counts the names that are grouped, if their number is lost: without it, no worker
 /// takes them. A list of a wrong type has no names. The round tells if the summary of the shares is
 /// lost, and does neither if the other key is there or its partner is absent.
 #[tokio::test]
 async fn a_round_puts_lost_numbers_of_groups_right() {
     const MENDED: [&str; 2] = [
         "event.groups.waiting",
-        "mended: the number of names that are set aside was absent",
+        "mended: the number of names that are grouped was absent",
     ];
     const LOST: [&str; 2] = [
         "event.shares.summary",

@@ -1,4 +1,4 @@
-//! `held`: the order of the objects that are set aside, and where a page goes on.
+//! `held`: the order of the objects that are grouped, and where a page goes on.
 
 use seriatim::wire::operator::{self, HELD_LOOKED_MAX, HeldPart, HeldQuery, HeldReplyPage};
 
@@ -47,10 +47,10 @@ fn read(page: &HeldReplyPage) -> (String, String) {
     (names.join(" "), last)
 }
 
-/// Objects that are set aside come first, the longest due first. A page goes on behind its last
+/// Objects that are grouped come first, the longest due first. A page goes on behind its last
 /// object, also if this object has left the list or has another due time.
 #[tokio::test]
-async fn a_page_goes_on_behind_objects_that_are_set_aside() {
+async fn a_page_goes_on_behind_objects_that_are_grouped() {
     let mut scene = Scene::new().await;
     let held = [
         "-4", "d", "-3", "c", "-2", "b2", "-2", "b", "-1", "a", "5", "e", "6", "f", "inf", "g",
@@ -136,9 +136,9 @@ async fn a_page_of_names_with_a_beginning_ends_when_it_is_full() {
     );
 }
 
-/// A call looks at so many objects, also if they are set aside.
+/// A call looks at so many objects, also if they are grouped.
 #[tokio::test]
-async fn a_call_looks_at_so_many_objects_that_are_set_aside() {
+async fn a_call_looks_at_so_many_objects_that_are_grouped() {
     let mut scene = Scene::new().await;
     let mut fill = redis::cmd("ZADD");
     fill.arg(scene.state.keys.objects_held());

@@ -1,8 +1,8 @@
-//! The number of names that are set aside, also if it is wrong, and after a failure.
+//! The number of names that are grouped, also if it is wrong, and after a failure.
 
 use seriatim::wire::{Advance, ClaimFirst};
 
-use super::{GROUPED, aside, claim, counts, grouped};
+use super::{GROUPED, all_grouped, claim, counts, grouped};
 use crate::scene::Scene;
 
 /// A worker without groups takes names before markers. Another call is of use while markers are
@@ -14,7 +14,7 @@ async fn a_call_without_groups_takes_names_first() {
     let answer = scene.free(0..2, bounds).await;
     assert_eq!(answer.summary(), "a:1, more");
     assert_eq!(
-        (aside(&scene).await, counts(&scene).await),
+        (all_grouped(&scene).await, counts(&scene).await),
         ("none".to_owned(), (0, 1, 0))
     );
     let answer = scene.free(0..0, bounds).await;
@@ -33,7 +33,7 @@ async fn a_wrong_number_of_names_is_corrected() {
     let given = "queue a 0 a:1..3; SET event.groups.waiting 1";
     let scene = Scene::given(given).await;
     assert_eq!(claim(&scene, 1, GROUPED).await, ["a:1"]);
-    assert_eq!(aside(&scene).await, "a 1: a:2 a:3; 1");
+    assert_eq!(all_grouped(&scene).await, "a 1: a:2 a:3; 1");
     for (number, left) in [("9", "8"), ("1", "2"), ("2", "1")] {
         let scene = Scene::new().await;
         scene.add("queue a 0 a:1 a:2; queue b 0 b:1").await;
@@ -41,16 +41,19 @@ async fn a_wrong_number_of_names_is_corrected() {
             .add(&format!("SET event.groups.waiting '{number}'"))
             .await;
         assert_eq!(claim(&scene, 1, GROUPED).await, ["a:1"]);
-        assert_eq!(aside(&scene).await, format!("b 0: b:1; a 1: a:2; {left}"));
+        assert_eq!(
+            all_grouped(&scene).await,
+            format!("b 0: b:1; a 1: a:2; {left}")
+        );
         for slot in 1..4 {
             scene.free(slot..slot + 1, GROUPED).await;
         }
-        assert_eq!(aside(&scene).await, "none", "{number}");
+        assert_eq!(all_grouped(&scene).await, "none", "{number}");
     }
 }
 
 /// A number of names without a group lasts for one call. The next call claims held objects, also those
-/// whose names were set aside and are lost.
+/// whose names were grouped and are lost.
 #[tokio::test]
 async fn a_number_without_names_lasts_for_one_call() {
     let given = "hold a:1 -1 '1 0 1 0 retry: down' 1; SET event.groups.waiting 1";
@@ -61,7 +64,7 @@ async fn a_number_without_names_lasts_for_one_call() {
             (answer.objects(), answer.of_use()),
             (expected.to_vec(), (false, false))
         );
-        assert_eq!(aside(&scene).await, "none");
+        assert_eq!(all_grouped(&scene).await, "none");
     }
 }
 
@@ -84,7 +87,7 @@ async fn a_number_of_names_that_is_none_loses_no_name() {
         }
         claimed.sort();
         assert_eq!(claimed, ["a:1", "a:2", "b:1", "b:2"], "{number}");
-        assert_eq!(aside(&scene).await, "none", "{number}");
+        assert_eq!(all_grouped(&scene).await, "none", "{number}");
     }
 }
 
@@ -96,5 +99,8 @@ async fn a_call_that_fails_loses_no_name() {
     let fill = |call: &mut Advance| (0..4).for_each(|slot| call.free(slot));
     let failed = scene.try_advance(ClaimFirst::Markers, GROUPED, fill).await;
     failed.expect_err("a wrong type");
-    assert_eq!(aside(&scene).await, "b 0: b:1 b:2 b:3; a 1: a:2 a:3; 5");
+    assert_eq!(
+        all_grouped(&scene).await,
+        "b 0: b:1 b:2 b:3; a 1: a:2 a:3; 5"
+    );
 }

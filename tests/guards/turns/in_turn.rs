@@ -1,8 +1,8 @@
-//! Held objects and markers in turn, while no name is set aside.
+//! Held objects and markers in turn, while no name is grouped.
 
 use seriatim::wire::ClaimFirst;
 
-use super::{GROUPED, aside, claim, grouped};
+use super::{GROUPED, all_grouped, claim, grouped};
 use crate::scene::{BOUNDS, Scene, bounds};
 
 /// The owner key of a held object without a batch was evicted. The marker of the object seems to
@@ -22,10 +22,10 @@ async fn a_held_object_without_an_owner_key_has_one_slot() {
     }
 }
 
-/// The owner key of a held object was evicted, and its name is set aside. The held batch is claimed
+/// The owner key of a held object was evicted, and its name is grouped. The held batch is claimed
 /// before later events if its due time is over; else the object is held again.
 #[tokio::test]
-async fn a_held_object_that_is_set_aside_needs_no_owner_key() {
+async fn a_held_object_that_is_grouped_needs_no_owner_key() {
     for (score, claimed) in [("-1", true), ("99999999999999", false)] {
         let scene = Scene::new().await;
         let given = format!("hold a:1 {score} '7 0 1 0 retry: down' 1");
@@ -68,7 +68,7 @@ async fn a_held_object_without_events_counts_for_no_group() {
         claim(&scene, 2, grouped(|b| b.reply_bytes = 1)).await,
         ["a:2"]
     );
-    assert_eq!(aside(&scene).await, "a 1: a:3; 1");
+    assert_eq!(all_grouped(&scene).await, "a 1: a:3; 1");
     assert_eq!(scene.at("a:1:event.worker").await, "nil");
 }
 

@@ -2,7 +2,7 @@
 
 use seriatim::control::shares::Share;
 
-use super::{GROUPED, NO_SLOT, aside, claim, counts};
+use super::{GROUPED, NO_SLOT, all_grouped, claim, counts};
 use crate::limits::{block, blocked, limit, pair, park, set, with_limit};
 use crate::scene::Scene;
 
@@ -14,7 +14,7 @@ async fn a_call_without_limits_claims_more_objects() {
     assert_eq!(counts(&scene).await, (5, 0, 0));
 }
 
-/// A call without a free slot sets names aside, but lets no group have turns again.
+/// A call without a free slot groups names, but lets no group have turns again.
 #[tokio::test]
 async fn a_call_without_a_slot_leaves_waiting_groups() {
     let scene = with_limit().await;
@@ -25,7 +25,10 @@ async fn a_call_without_a_slot_leaves_waiting_groups() {
     let answer = scene.free(0..0, NO_SLOT).await;
     assert_eq!(answer.summary(), "");
     assert_eq!(blocked(&scene).await, [pair("a", 0.0)]);
-    assert_eq!(aside(&scene).await, "b 3: b:1; a 4398046511106: a:1; 2");
+    assert_eq!(
+        all_grouped(&scene).await,
+        "b 3: b:1; a 4398046511106: a:1; 2"
+    );
 }
 
 /// While the limit of all objects allows no claim, no round begins.
@@ -47,7 +50,7 @@ async fn no_round_begins_while_all_objects_wait() {
         } else {
             "a 1: a:2; b 1099511627776: b:1 b:2; 3"
         };
-        assert_eq!(aside(&scene).await, left);
+        assert_eq!(all_grouped(&scene).await, left);
         assert_eq!(answer.summary(), if in_hand { "" } else { "a:1" });
         assert_eq!(place.as_deref(), (!in_hand).then_some("1"));
     }
@@ -89,7 +92,7 @@ async fn a_group_gives_names_while_its_limit_has_room() {
                 .await;
         }
         assert_eq!(claim(&scene, slots, GROUPED).await.join(" "), claimed);
-        assert_eq!(aside(&scene).await, left);
+        assert_eq!(all_grouped(&scene).await, left);
         assert_eq!(blocked(&scene).await, []);
     }
 }
@@ -108,7 +111,7 @@ async fn a_group_gives_as_many_names_after_a_claim() {
         ["a:1", "b:1", "a:2", "b:2"]
     );
     assert_eq!(
-        aside(&scene).await,
+        all_grouped(&scene).await,
         "a 2: a:3 a:4 a:5; b 11: b:3 b:4 b:5; 6"
     );
     assert_eq!(blocked(&scene).await, []);

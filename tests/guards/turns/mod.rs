@@ -1,8 +1,8 @@
-//! `advance`: the turns of groups. Each test makes single calls, and compares what is then set
-//! aside.
+//! `advance`: the turns of groups. Each test makes single calls, and compares what is then
+//! grouped.
 
-mod aside;
 mod counts;
+mod grouping;
 mod in_turn;
 mod limited;
 mod markers;
@@ -66,9 +66,9 @@ fn numbered(group: &str, count: usize) -> Vec<String> {
     (1..=count).map(|n| format!("{group}:{n}")).collect()
 }
 
-/// Returns all that is set aside: of each group its pass, and its names, the oldest first; and the
+/// Returns all that is grouped: of each group its pass, and its names, the oldest first; and the
 /// number of names. The groups are in the order of their turns.
-async fn aside(scene: &Scene) -> String {
+async fn all_grouped(scene: &Scene) -> String {
     let words = [
         "ZRANGE",
         &scene.keys.event_groups(),
@@ -86,16 +86,16 @@ async fn aside(scene: &Scene) -> String {
     all + count.as_deref().unwrap_or("none")
 }
 
-/// Returns the numbers of names that are set aside, of markers, and of held objects that were set
-/// aside.
+/// Returns the numbers of names that are grouped, of markers, and of held objects that are
+/// grouped.
 async fn counts(scene: &Scene) -> (u64, usize, usize) {
     let keys = &scene.keys;
     let markers = scene.run(&["LLEN", &keys.objects_with_events()]).await;
-    let aside = scene.number(&keys.event_groups_waiting()).await;
-    (aside, markers, held_aside(scene).await)
+    let sorted = scene.number(&keys.event_groups_waiting()).await;
+    (sorted, markers, held_grouped(scene).await)
 }
 
-async fn held_aside(scene: &Scene) -> usize {
+async fn held_grouped(scene: &Scene) -> usize {
     let held = scene.keys.objects_held();
     scene.run(&["ZCOUNT", &held, "-inf", "(0"]).await
 }

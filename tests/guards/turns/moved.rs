@@ -2,7 +2,7 @@
 
 use seriatim::control::shares::Share;
 
-use super::{GROUPED, aside, claim, grouped};
+use super::{GROUPED, all_grouped, claim, grouped};
 use crate::limits::{blocked, set, with_limit};
 use crate::scene::Scene;
 
@@ -81,10 +81,10 @@ async fn a_name_of_a_new_group_is_moved_and_claimed() {
             )
         };
         assert_eq!(claim(&scene, 2, GROUPED).await, first);
-        assert_eq!(aside(&scene).await, left);
+        assert_eq!(all_grouped(&scene).await, left);
         let answer = scene.free(2..8, GROUPED).await;
         assert_eq!((answer.objects(), answer.of_use()), (then, (false, false)));
-        assert_eq!(aside(&scene).await, "none");
+        assert_eq!(all_grouped(&scene).await, "none");
     }
 }
 
@@ -146,13 +146,16 @@ async fn a_group_gives_no_more_names_than_its_limit_allows() {
         ["a:1", "a:2", "b:1", "b:2"]
     );
     assert_eq!(
-        aside(&scene).await,
+        all_grouped(&scene).await,
         "a 2: a:3 a:4 a:5 a:6; b 11: b:3 b:4; 6"
     );
     assert_eq!(blocked(&scene).await, []);
     let answer = scene.free(4..8, GROUPED).await;
     assert_eq!(answer.summary(), "b:3 b:4");
-    assert_eq!(aside(&scene).await, "a 4398046511106: a:3 a:4 a:5 a:6; 4");
+    assert_eq!(
+        all_grouped(&scene).await,
+        "a 4398046511106: a:3 a:4 a:5 a:6; 4"
+    );
 }
 
 /// After a group whose limit is used up, the turns go on with groups that were not among the first 64.
@@ -199,16 +202,16 @@ async fn a_name_that_stays_is_counted_and_kept() {
             );
             // The first group begins to wait at its next turn.
             let left = "p:a 1: p:a:2 p:a:3; c 3: c:2 c:3; p:b 4398046511105: p:b:1 p:b:2 p:b:3; 7";
-            assert_eq!(aside(&scene).await, left);
+            assert_eq!(all_grouped(&scene).await, left);
         } else if others {
             assert_eq!(
                 (answer.objects(), answer.of_use()),
                 (vec!["p:a:1", "\0b", "c:2"], (true, false))
             );
-            assert_eq!(aside(&scene).await, format!("c 4: c:3; {waiting}; 6"));
+            assert_eq!(all_grouped(&scene).await, format!("c 4: c:3; {waiting}; 6"));
         } else {
             assert_eq!(answer.summary(), "p:a:1");
-            assert_eq!(aside(&scene).await, format!("{waiting}; 5"));
+            assert_eq!(all_grouped(&scene).await, format!("{waiting}; 5"));
         }
         let members: Vec<_> = blocked(&scene)
             .await
@@ -250,7 +253,7 @@ async fn a_name_moves_behind_the_names_of_its_group() {
     set(&scene, "a:x:*", Share::new().weight(1)).await;
     scene.add("queue a:x 9 a:x:0; queue a 0 a:x:1 a:2").await;
     assert_eq!(claim(&scene, 1, grouped(|b| b.markers = 2)).await, ["a:2"]);
-    assert_eq!(aside(&scene).await, "a 1: ; a:x 9: a:x:0 a:x:1; 2");
+    assert_eq!(all_grouped(&scene).await, "a 1: ; a:x 9: a:x:0 a:x:1; 2");
 }
 
 /// Names move to a group that has given its turn up, and the call may look at no further name. The
@@ -263,5 +266,5 @@ async fn a_group_to_which_names_have_moved_keeps_its_place() {
     scene.add(given).await;
     let answer = scene.free(0..2, grouped(|b| b.markers = 2)).await;
     assert_eq!(answer.summary(), ", more");
-    assert_eq!(aside(&scene).await, "a:x 0: a:x:1 a:x:2; a 1: ; 2");
+    assert_eq!(all_grouped(&scene).await, "a:x 0: a:x:1 a:x:2; a 1: ; 2");
 }

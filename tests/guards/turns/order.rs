@@ -1,6 +1,6 @@
 //! The turns of groups within a call, and the names that lead to no claim.
 
-use super::{GROUPED, aside, claim, counts, grouped, hold};
+use super::{GROUPED, all_grouped, claim, counts, grouped, hold};
 use crate::scene::Scene;
 
 /// A call takes names from 64 groups, and reads further groups only if none of these has a name.
@@ -61,7 +61,7 @@ async fn the_group_with_the_lowest_pass_is_next() {
     let scene = Scene::given(given).await;
     assert_eq!(claim(&scene, 1, GROUPED).await, ["b:1"]);
     assert_eq!(
-        aside(&scene).await,
+        all_grouped(&scene).await,
         "a 2: a:1 a:2 a:3 a:4; b 2: b:2 b:3 b:4; c 3: c:1 c:2; 9"
     );
     // Each group gives up to 3 names per turn.
@@ -70,11 +70,11 @@ async fn the_group_with_the_lowest_pass_is_next() {
         answer.objects(),
         ["a:1", "a:2", "a:3", "b:2", "b:3", "b:4", "c:1"]
     );
-    assert_eq!(aside(&scene).await, "c 4: c:2; a 5: a:4; b 5: ; 2");
+    assert_eq!(all_grouped(&scene).await, "c 4: c:2; a 5: a:4; b 5: ; 2");
     // A group without names leaves at its turn, even if it is the turn of the last call.
     let answer = scene.free(8..12, GROUPED).await;
     assert_eq!(answer.summary(), "c:2 a:4");
-    assert_eq!(aside(&scene).await, "none");
+    assert_eq!(all_grouped(&scene).await, "none");
 }
 
 /// A group that has had a turn goes before all groups with a higher pass.
@@ -87,7 +87,7 @@ async fn a_group_with_a_higher_pass_stays_behind() {
             .await;
     }
     assert_eq!(claim(&scene, 2, GROUPED).await, ["a:1", "a:2"]);
-    assert_eq!(aside(&scene).await, "a 2: ; b 9: b:1 b:2; 2");
+    assert_eq!(all_grouped(&scene).await, "a 2: ; b 9: b:1 b:2; 2");
     let scene = Scene::new().await;
     for (group, pass) in [("a", 0), ("b", 1), ("c", 5), ("d", 6)] {
         scene
@@ -96,7 +96,7 @@ async fn a_group_with_a_higher_pass_stays_behind() {
     }
     assert_eq!(claim(&scene, 3, GROUPED).await, ["a:1", "b:1", "a:2"]);
     assert_eq!(
-        aside(&scene).await,
+        all_grouped(&scene).await,
         "a 2: ; b 2: b:2; c 5: c:1 c:2; d 6: d:1 d:2; 5"
     );
 }
@@ -106,10 +106,10 @@ async fn a_group_with_a_higher_pass_stays_behind() {
 async fn a_group_without_names_leaves() {
     let scene = Scene::given("names a 0; queue b 0 b:1..4").await;
     assert_eq!(claim(&scene, 2, GROUPED).await, ["b:1", "b:2"]);
-    assert_eq!(aside(&scene).await, "b 2: b:3 b:4; 2");
+    assert_eq!(all_grouped(&scene).await, "b 2: b:3 b:4; 2");
 }
 
-/// Another call is of use after a call that has only set aside a name or passed over one, but not
+/// Another call is of use after a call that has only grouped a name or passed over one, but not
 /// after a call that has done nothing.
 #[tokio::test]
 async fn a_call_that_does_nothing_asks_for_no_other_one() {
@@ -120,22 +120,22 @@ async fn a_call_that_does_nothing_asks_for_no_other_one() {
         scene.add(if held { "due 1 b:1" } else { "each b:1" }).await;
         assert_eq!(scene.free(0..0, GROUPED).await.of_use(), (true, false));
         assert_eq!(scene.free(0..0, GROUPED).await.of_use(), (false, false));
-        assert_eq!(aside(&scene).await, "a 0: a:1; b 1: b:1; 2");
+        assert_eq!(all_grouped(&scene).await, "a 0: a:1; b 1: b:1; 2");
     }
     let scene = Scene::given("names a 0 a:no a:neither a:nor").await;
     let answer = scene.free(0..1, grouped(|b| b.markers = 1)).await;
     assert_eq!(answer.summary(), ", more");
-    assert_eq!(aside(&scene).await, "a 0: a:neither a:nor; 2");
+    assert_eq!(all_grouped(&scene).await, "a 0: a:neither a:nor; 2");
 }
 
 /// A slot takes an object from a pop, and no further slot is free. Another call is of use while one
-/// name is set aside.
+/// name is grouped.
 #[tokio::test]
 async fn a_name_that_waits_asks_for_another_call() {
     let scene = Scene::given("each a:9; pop w.0; queue a 0 a:1").await;
     let answer = scene.free(0..1, GROUPED).await;
     assert_eq!(answer.summary(), "a:9, more");
-    assert_eq!(aside(&scene).await, "a 0: a:1; 1");
+    assert_eq!(all_grouped(&scene).await, "a 0: a:1; 1");
 }
 
 /// A call whose reply is full gives the names that it has not used back to their lists, in order.
@@ -147,7 +147,7 @@ async fn unused_names_go_back_in_order() {
     let answer = scene.free(0..8, grouped(|b| b.reply_bytes = 2)).await;
     assert_eq!(answer.summary(), "a:1 a:2, more");
     assert_eq!(
-        aside(&scene).await,
+        all_grouped(&scene).await,
         "b 0: b:1 b:2 b:3 b:4 b:5; a 2: a:3 a:4 a:5; 8"
     );
 }
@@ -161,7 +161,7 @@ async fn a_group_whose_last_name_goes_back_keeps_its_turn() {
         claim(&scene, 4, grouped(|b| b.reply_bytes = 1)).await,
         ["a:1"]
     );
-    assert_eq!(aside(&scene).await, "b 1: b:1; c 9: c:1 c:2 c:3; 4");
+    assert_eq!(all_grouped(&scene).await, "b 1: b:1; c 9: c:1 c:2 c:3; 4");
 }
 
 /// After names that lead nowhere, the number of names per turn is a part of those that are left.
@@ -173,10 +173,10 @@ async fn names_per_turn_are_a_part_of_those_that_are_left() {
     let scene = Scene::given(given).await;
     let answer = scene.free(0..4, GROUPED).await;
     assert_eq!(answer.summary(), "a:1 a:2 b:1 a:3");
-    assert_eq!(aside(&scene).await, "none");
+    assert_eq!(all_grouped(&scene).await, "none");
 }
 
-/// A name that is set aside twice counts once. An object that a slot of this call has taken from a
+/// A name that is grouped twice counts once. An object that a slot of this call has taken from a
 /// pop does not count.
 #[tokio::test]
 async fn an_object_counts_once() {
@@ -186,10 +186,10 @@ async fn an_object_counts_once() {
         claim(&scene, 4, GROUPED).await,
         ["a:9", "a:1", "a:2", "a:3"]
     );
-    assert_eq!(aside(&scene).await, "a 3: a:4; 1");
+    assert_eq!(all_grouped(&scene).await, "a 3: a:4; 1");
 }
 
-/// A held object whose name was set aside is passed over if it is not due any more, or not held. It
+/// A held object whose name was grouped is passed over if it is not due any more, or not held. It
 /// is claimed with its batch, or with its queue if it has no batch.
 #[tokio::test]
 async fn a_held_object_is_claimed_only_while_it_is_due() {
@@ -201,7 +201,7 @@ async fn a_held_object_is_claimed_only_while_it_is_due() {
     ";
     let scene = Scene::given(given).await;
     assert_eq!(claim(&scene, 3, GROUPED).await, ["a:batch", "a:queue"]);
-    assert_eq!(aside(&scene).await, "none");
+    assert_eq!(all_grouped(&scene).await, "none");
     let held: Vec<String> = scene
         .run(&["ZRANGE", &scene.keys.objects_held(), "0", "-1"])
         .await;
@@ -219,7 +219,7 @@ async fn a_held_object_behind_names_that_lead_nowhere_is_claimed() {
         claim(&scene, 1, grouped(|b| b.group_depth = 0)).await,
         ["a:held"]
     );
-    assert_eq!(aside(&scene).await, "a 1: a:4; 1");
+    assert_eq!(all_grouped(&scene).await, "a 1: a:4; 1");
 }
 
 /// A call passes over 256 held objects that cannot be claimed. Then the other names go back.
@@ -240,7 +240,7 @@ async fn a_call_passes_over_any_number_of_owned_objects() {
     let scene = Scene::given(&owned.collect::<String>()).await;
     scene.add("names a 0 a:1..300; queue a 0 a:0").await;
     assert_eq!(claim(&scene, 1, GROUPED).await, ["a:0"]);
-    assert_eq!(aside(&scene).await, "none");
+    assert_eq!(all_grouped(&scene).await, "none");
 }
 
 /// A call looks at no more names than it may look at markers.
@@ -252,11 +252,11 @@ async fn a_call_looks_at_so_many_names() {
     }
     let answer = scene.free(0..9, grouped(|b| b.markers = 7)).await;
     assert_eq!(answer.summary(), ", more");
-    assert_eq!(aside(&scene).await, "a 0: ; b 0: ; c 0: c:2 c:3; 2");
+    assert_eq!(all_grouped(&scene).await, "a 0: ; b 0: ; c 0: c:2 c:3; 2");
 }
 
 /// Rules for many objects fill the reply. The held object at which this happens stays due, and its
-/// name is set aside as before.
+/// name is grouped as before.
 #[tokio::test]
 async fn a_held_object_for_which_the_reply_has_no_room_stays() {
     let scene = Scene::new().await;
@@ -270,7 +270,7 @@ async fn a_held_object_for_which_the_reply_has_no_room_stays() {
     let left = scene.list(&scene.keys.group_waiting("a")).await;
     assert_eq!(left[..], names[113..]);
     assert_eq!(scene.due(&names[113]).await, Some(114.0));
-    assert_eq!(aside(&scene).await.split(':').next(), Some("a 113"));
+    assert_eq!(all_grouped(&scene).await.split(':').next(), Some("a 113"));
 }
 
 /// The call that takes the last name deletes the keys of the groups, and writes all keys of the

@@ -3,7 +3,7 @@
 use seriatim::control::shares::Share;
 use seriatim::wire::{Advance, ClaimFirst};
 
-use super::{GROUPED, aside, claim};
+use super::{GROUPED, all_grouped, claim};
 use crate::limits::set;
 use crate::scene::{BOUNDS, Scene, bounds};
 
@@ -110,7 +110,7 @@ async fn the_slot_whose_list_has_the_name_claims_it() {
 /// The owner key of a held object has a wrong type, and a pop has moved its name. The object is put
 /// aside, and the next name in the list is claimed.
 #[tokio::test]
-async fn a_popped_object_with_a_wrong_owner_key_is_put_aside() {
+async fn a_popped_object_with_a_wrong_owner_key_is_quarantined() {
     let given = "
         hold a:1 9999999999999 '7 0 1 0 retry: soon' 1; delivered a:1 6; DEL a:1:event.worker
         LPUSH a:1:event.worker wrong
@@ -136,5 +136,5 @@ async fn a_slot_goes_on_with_its_object_at_a_limit() {
     popped(&scene, "w.0", &["a:1"]).await;
     scene.add("queue b 0 b:1").await;
     assert_eq!(claim(&scene, 1, GROUPED).await, ["a:1"]);
-    assert_eq!(aside(&scene).await, "b 0: b:1; 1");
+    assert_eq!(all_grouped(&scene).await, "b 0: b:1; 1");
 }

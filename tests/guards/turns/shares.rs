@@ -1,4 +1,4 @@
-//! The groups in whose lists names are set aside, with shares of prefixes and without.
+//! The groups in whose lists names are grouped, with shares of prefixes and without.
 
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 
 use seriatim::control::shares::{Priority, Share};
 
-use super::{GROUPED, aside, claim, grouped};
+use super::{GROUPED, all_grouped, claim, grouped};
 use crate::limits::{block, blocked, limit, park, set, with_limit};
 use crate::scene::Scene;
 
@@ -37,7 +37,7 @@ async fn a_call_reads_the_turns_of_a_group_once() {
     scene.add(given).await;
     let answer = scene.free(0..1, GROUPED).await;
     assert_eq!(answer.summary(), "z:1, more");
-    assert_eq!(aside(&scene).await, "a:x 1: a:x:1; z 6: z:2 z:3; 3");
+    assert_eq!(all_grouped(&scene).await, "a:x 1: a:x:1; z 6: z:2 z:3; 3");
 }
 
 /// A name moves to a group that has already left, because it had no name. The call does not read
@@ -50,7 +50,10 @@ async fn a_name_that_moves_to_a_group_that_has_left_asks_for_another_call() {
     scene.add("ZADD event.groups 0 a:x; queue a 1 a:x:1").await;
     let answer = scene.free(0..2, GROUPED).await;
     assert_eq!(answer.summary(), ", more");
-    assert_eq!(aside(&scene).await, "a:x 3: a:x:1; q 4398046511106: q:1; 2");
+    assert_eq!(
+        all_grouped(&scene).await,
+        "a:x 3: a:x:1; q 4398046511106: q:1; 2"
+    );
 }
 
 /// The list of a new group has a wrong type, so its name does not move, and is claimed where it is.
@@ -80,7 +83,7 @@ async fn a_call_that_only_moves_a_name_asks_for_another_one() {
     scene.add("queue a 0 a:x:1").await;
     let answer = scene.free(0..2, grouped(|b| b.markers = 1)).await;
     assert_eq!(answer.summary(), ", more");
-    assert_eq!(aside(&scene).await, "a 0: ; a:x 1: a:x:1; 1");
+    assert_eq!(all_grouped(&scene).await, "a 0: ; a:x 1: a:x:1; 1");
 }
 
 /// While the limit of all objects allows no claim, a name that cannot move stays where it is.
@@ -107,7 +110,7 @@ async fn a_group_that_waits_leaves_its_turn_to_a_new_group() {
     scene.add("names p 0 p:no; queue p 0 p:1 q:1 p:2").await;
     let answer = scene.free(0..4, GROUPED).await;
     assert_eq!(answer.objects(), ["p:1", "q:1"]);
-    assert_eq!(aside(&scene).await, "p 4398046511105: p:2; 1");
+    assert_eq!(all_grouped(&scene).await, "p 4398046511105: p:2; 1");
 }
 
 /// A group at its limit gives no name, so a call looks at as many names of the others.
@@ -120,12 +123,12 @@ async fn a_group_at_its_limit_gives_no_name() {
         claim(&scene, 2, grouped(|b| b.markers = 2)).await,
         ["b:1", "b:2"]
     );
-    assert_eq!(aside(&scene).await, "b 2: ; a 4398046511104: a:1; 1");
+    assert_eq!(all_grouped(&scene).await, "b 2: ; a 4398046511104: a:1; 1");
 }
 
-/// Sets aside `a:1` in the group `a`, whose rate allows fewer events than the held batch of `a:1`
+/// Groups `a:1` in the group `a`, whose rate allows fewer events than the held batch of `a:1`
 /// has.
-async fn set_aside_above_the_rate(scene: &Scene) {
+async fn grouped_above_the_rate(scene: &Scene) {
     set(scene, "a:*", Share::new().rate(0.001).burst(3)).await;
     let at_us = 1000 * scene.now_ms().await + 1_000_000_000;
     scene
@@ -140,10 +143,10 @@ async fn set_aside_above_the_rate(scene: &Scene) {
 #[tokio::test]
 async fn the_first_name_of_a_call_may_stay() {
     let scene = with_limit().await;
-    set_aside_above_the_rate(&scene).await;
+    grouped_above_the_rate(&scene).await;
     scene.add("queue a 0 a:2; queue b 9 b:1").await;
     assert_eq!(claim(&scene, 6, GROUPED).await, ["b:1"]);
-    assert_eq!(aside(&scene).await, "a 4398046511104: a:1 a:2; 2");
+    assert_eq!(all_grouped(&scene).await, "a 4398046511104: a:1 a:2; 2");
 }
 
 /// A group has left, because its last name is in the chunk, and then waits for its limit. The turns
@@ -151,12 +154,12 @@ async fn the_first_name_of_a_call_may_stay() {
 #[tokio::test]
 async fn a_group_that_has_left_may_wait() {
     let scene = with_limit().await;
-    set_aside_above_the_rate(&scene).await;
+    grouped_above_the_rate(&scene).await;
     limit(&scene, &["b"]).await;
     set(&scene, "c:*", Share::new().weight(1)).await;
     scene.add("names b 0 b:no; queue b 0 c:1").await;
     assert_eq!(claim(&scene, 6, GROUPED).await, ["c:1"]);
-    assert_eq!(aside(&scene).await, "a 4398046511104: a:1; 1");
+    assert_eq!(all_grouped(&scene).await, "a 4398046511104: a:1; 1");
 }
 
 /// Groups of all priorities have turns while a share has a limit. Places of the round of names that
@@ -171,7 +174,7 @@ async fn priorities_have_turns_with_limits() {
         scene.add(&format!("queue {group} {pass} {group}:1")).await;
     }
     assert_eq!(claim(&scene, 3, GROUPED).await, ["h:1", "n:1", "l:1"]);
-    assert_eq!(aside(&scene).await, "none");
+    assert_eq!(all_grouped(&scene).await, "none");
     // The limit of both groups with the prefix `p` has room for one object.
     let scene = with_limit().await;
     for (selector, share) in [
@@ -189,7 +192,7 @@ async fn priorities_have_turns_with_limits() {
     let answer = scene.free(0..3, GROUPED).await;
     assert_eq!(answer.summary(), "p:a:1 c:1");
     assert_eq!(
-        aside(&scene).await,
+        all_grouped(&scene).await,
         "p:a 3298534883329: ; p:b 4398046511104: p:b:1; 1"
     );
     assert_eq!(scene.at("event.groups.turns").await, "2");
@@ -233,7 +236,7 @@ async fn a_call_that_uses_up_the_limit_of_all_objects_asks_for_no_other_one() {
     scene.add("queue a 0 a:x:1 a:1 a:2").await;
     let answer = scene.free(0..3, GROUPED).await;
     assert_eq!(answer.summary(), "a:1");
-    assert_eq!(aside(&scene).await, "a 1: a:2; a:x 1: a:x:1; 2");
+    assert_eq!(all_grouped(&scene).await, "a 1: a:2; a:x 1: a:x:1; 2");
 }
 
 /// A call looks at the groups of 4 prefixes that are due, and leaves the fifth prefix. All these

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{GROUPED, NO_SLOT, aside, emit, grouped};
+use super::{GROUPED, NO_SLOT, all_grouped, emit, grouped};
 use crate::scene::Scene;
 
 /// Returns a time in the past, in ms.
@@ -41,9 +41,9 @@ async fn between(scene: &Scene, met: u64, next: u64) {
         .await;
 }
 
-/// Returns all that is set aside, with the times of marks relative to this time.
+/// Returns all that is grouped, with the times of marks relative to this time.
 async fn marked(scene: &Scene, base: u64) -> String {
-    let words = aside(scene).await;
+    let words = all_grouped(scene).await;
     let relative = |word: &str| match word.strip_prefix("\0t") {
         Some(ms) => format!("@{}", ms.parse::<i64>().expect("a time") - base as i64),
         None => word.to_owned(),
@@ -236,7 +236,7 @@ async fn marks_do_not_count_for_a_turn() {
     let scene = Scene::given(given).await;
     let answer = scene.free(0..4, GROUPED).await;
     assert_eq!(answer.objects(), ["a:1", "a:2", "b:1", "b:2"]);
-    assert_eq!(aside(&scene).await, "a 2: a:3 a:4; b 2: ; 2");
+    assert_eq!(all_grouped(&scene).await, "a 2: a:3 a:4; b 2: ; 2");
 }
 
 /// A mark before a name that goes back is taken, and says that the name is younger.
@@ -257,7 +257,7 @@ async fn a_mark_before_a_name_that_goes_back_is_taken() {
         .await;
     let answer = scene.free(0..2, grouped(|b| b.reply_bytes = 1)).await;
     assert_eq!(answer.objects(), ["a:1"]);
-    assert_eq!(aside(&scene).await, "a 1: a:2; 1");
+    assert_eq!(all_grouped(&scene).await, "a 1: a:2; 1");
     assert_eq!(times(&scene, base).await, "a: 800 800 0; ");
 }
 
@@ -281,7 +281,7 @@ async fn a_name_of_the_time_of_a_mark_needs_no_mark() {
     assert_eq!(times(&scene, base).await, "\0rest: 0 0 1; a: 0 0 1; ");
 }
 
-/// A call sets aside the names of more groups than one command can write times of.
+/// A call groups the names of more groups than one command can write times of.
 #[tokio::test]
 async fn the_times_of_many_groups_are_written() {
     let scene = Scene::new().await;

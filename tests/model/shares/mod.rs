@@ -114,7 +114,7 @@ pub enum Owner {
     #[default]
     Nobody,
     Slot(usize),
-    /// `aside`: the name is set aside for its group.
+    /// `aside`: the name is grouped.
     Held {
         due: bool,
         aside: bool,

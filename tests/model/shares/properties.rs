@@ -46,7 +46,7 @@ fn is_covered(s: &State) -> bool {
             s.objects[at].queue == 0 || popped || has_name(at) || s.markers.contains(at as u8 + 1)
         }
         Owner::Slot(_) => true,
-        // If no name is set aside, a call looks at all held objects.
+        // If no name is grouped, a call looks at all held objects.
         Owner::Held { aside, .. } => !aside || has_name(at) || s.are_lists_empty(),
     };
     (0..OBJECTS).all(is_known)

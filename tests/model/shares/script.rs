@@ -85,15 +85,15 @@ impl State {
     }
 
     /// Pushes a name to the list of a group.
-    fn push_aside(&mut self, group: usize, object: usize) {
+    fn push_grouped(&mut self, group: usize, object: usize) {
         self.lists[group].push(object as u8 + 1);
         if self.turns[group] == Turn::Absent {
             self.turns[group] = Turn::Ready;
         }
     }
 
-    /// Sets aside due held objects and all markers.
-    fn set_aside(&mut self) {
+    /// Groups due held objects and all markers.
+    fn sort(&mut self) {
         let none_waits = self.are_lists_empty();
         for at in 0..OBJECTS {
             if let Owner::Held { due: true, aside } = self.objects[at].owner
@@ -103,12 +103,12 @@ impl State {
                     due: true,
                     aside: true,
                 };
-                self.push_aside(self.group_of(at), at);
+                self.push_grouped(self.group_of(at), at);
             }
         }
         while let Some(name) = self.markers.pop() {
             let at = name as usize - 1;
-            self.push_aside(self.group_of(at), at);
+            self.push_grouped(self.group_of(at), at);
         }
     }
 
@@ -372,7 +372,7 @@ impl Shares {
 
     fn claim_in_groups(&self, s: &mut State, slot: usize, first: usize) {
         if s.is_limited() {
-            s.set_aside();
+            s.sort();
             s.look();
         }
         // While the limit of all objects allows no claim, no group has a turn, and none waits apart.
@@ -410,7 +410,7 @@ impl Shares {
             };
             if own != group && own != REST {
                 s.lists[group].pop();
-                s.push_aside(own, object);
+                s.push_grouped(own, object);
                 continue;
             }
             let is_held = s.objects[object].owner != Owner::Nobody;

@@ -311,7 +311,7 @@ fn a_changed_share_opens_the_way() {
     );
 }
 
-/// A name was set aside before its prefix got a share.
+/// A name was grouped before its prefix got a share.
 #[test]
 fn the_shares_of_the_object_count() {
     let bounds = Bounds {

@@ -72,17 +72,17 @@ fn names(state: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the names that are set aside: each list has turns, and all names are counted.
+/// Checks the names that are grouped: each list has turns, and all names are counted.
 fn groups(state: &State) -> Result<(), String> {
-    let count: usize = state.set_aside.values().map(Vec::len).sum();
+    let count: usize = state.grouped.values().map(Vec::len).sum();
     if state.waiting.as_deref() != (count > 0).then(|| count.to_string()).as_deref() {
         return Err(format!(
-            "groups: {count} names are set aside, {:?} are counted",
+            "groups: {count} names are grouped, {:?} are counted",
             state.waiting
         ));
     }
     if let Some(group) = state
-        .set_aside
+        .grouped
         .keys()
         .find(|group| !state.groups.contains_key(*group))
     {
@@ -167,7 +167,7 @@ fn held(state: &State, name: &Name, object: &Object) -> Result<(), String> {
             text(name)
         ));
     }
-    if state.due.get(name).is_some_and(|due| *due < 0.0) && !is_set_aside(state, name) {
+    if state.due.get(name).is_some_and(|due| *due < 0.0) && !is_grouped(state, name) {
         return Err(format!(
             "groups: {} is due since {:?}, and in no list of a group",
             text(name),
@@ -189,15 +189,15 @@ fn held(state: &State, name: &Name, object: &Object) -> Result<(), String> {
     Ok(())
 }
 
-fn is_set_aside(state: &State, name: &Name) -> bool {
-    state.set_aside.values().any(|names| names.contains(name))
+fn is_grouped(state: &State, name: &Name) -> bool {
+    state.grouped.values().any(|names| names.contains(name))
 }
 
 /// Checks I1: an object with queued events is covered.
 fn covered(state: &State, name: &Name, object: &Object) -> Result<(), String> {
     let covered = object.queue.is_empty()
         || state.markers.contains(name)
-        || is_set_aside(state, name)
+        || is_grouped(state, name)
         || state
             .workers
             .values()

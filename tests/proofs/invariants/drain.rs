@@ -54,7 +54,7 @@ impl Run {
         let is_idle = |puppet: &Puppet| puppet.slots.iter().all(|slot| matches!(slot, Slot::Free));
         self.puppets.iter().all(is_idle)
             && self.state.markers.is_empty()
-            && self.state.set_aside.is_empty()
+            && self.state.grouped.is_empty()
             && self.state.due.is_empty()
             && self.state.paused.is_empty()
             && self.state.rules.is_empty()
@@ -129,7 +129,7 @@ impl Run {
             && state.markers.is_empty()
             && state.due.is_empty();
         let clean = clean
-            && state.set_aside.is_empty()
+            && state.grouped.is_empty()
             && state.groups.is_empty()
             && state.paused.is_empty()
             && state.rules.is_empty();

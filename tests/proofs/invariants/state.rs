@@ -93,14 +93,14 @@ pub struct State {
     pub leases: BTreeMap<String, String>,
     /// Markers from the head of the list on. The last one is taken next.
     pub markers: Vec<Name>,
-    /// Names that are set aside, by group. The last one is taken next.
-    pub set_aside: BTreeMap<Name, Vec<Name>>,
+    /// Names that are grouped, by group. The last one is taken next.
+    pub grouped: BTreeMap<Name, Vec<Name>>,
     /// The groups that have turns, with their passes.
     pub groups: BTreeMap<Name, u64>,
-    /// The number of names that are set aside.
+    /// The number of names that are grouped.
     pub waiting: Option<String>,
     /// Due times of held objects in ms; `inf` if an operator must release the object. Below 0 if the
-    /// object's name was set aside.
+    /// object's name was grouped.
     pub due: BTreeMap<Name, f64>,
     /// Objects that rules hold: the members of `objects.paused`.
     pub paused: BTreeSet<Name>,
@@ -214,7 +214,7 @@ impl State {
                 if let (Some(group), "list") = (group, kind) {
                     // The marks between the names only tell their age.
                     value.retain(|name| !name.starts_with(b"\0t"));
-                    self.set_aside.insert(Bytes::copy_from_slice(group), value);
+                    self.grouped.insert(Bytes::copy_from_slice(group), value);
                     return;
                 }
                 let strange = format!("{} is a {kind}", text(&Bytes::copy_from_slice(key)));

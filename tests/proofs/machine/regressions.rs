@@ -176,7 +176,7 @@ async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
 /// owner key had a wrong type, and quarantined the object. Later it found the object among the due
 /// ones, and handed out its batch all the same.
 #[tokio::test]
-async fn what_a_call_puts_aside_it_does_not_hand_out() {
+async fn what_a_call_quarantines_it_does_not_hand_out() {
     let nothing = |step| match step {
         Step::Advance(name, token, bounds, choices) => Step::Advance(
             name,
@@ -268,11 +268,11 @@ async fn an_object_that_is_postponed_keeps_no_old_reason() {
     .await;
 }
 
-/// Story: the name of an object that was held without a batch was set aside. Then its queue and its
+/// Story: the name of an object that was held without a batch was grouped. Then its queue and its
 /// owner key had a wrong type. The script blamed the owner key, which says that the object is held;
 /// the reference took the object for a free one, and blamed the queue.
 #[tokio::test]
-async fn an_object_that_is_set_aside_is_held_whatever_its_owner_key_is() {
+async fn an_object_that_is_grouped_is_held_whatever_its_owner_key_is() {
     let (a, b, c) = (0, 1, 3);
     let one = |choice, other, bounds| {
         Step::Advance(0, Token::Mine, bounds, [choice, other, Choice::Skip])
@@ -289,7 +289,7 @@ async fn an_object_that_is_set_aside_is_held_whatever_its_owner_key_is() {
         one(Choice::Yield, Choice::Skip, claims(0)),
         Step::Emit(vec![(a, vec![1])]),
         Step::Emit(vec![(c, vec![1])]),
-        // More objects wait than the call can claim, so their names are set aside.
+        // More objects wait than the call can claim, so their names are grouped.
         one(
             Choice::Free,
             Choice::Skip,

@@ -302,7 +302,7 @@ impl Reference {
         Reply::Promoted {
             events,
             is_due: next.map(|due| due < FAR),
-            markers: (self.markers.len() + self.set_aside.values().map(Vec::len).sum::<usize>())
+            markers: (self.markers.len() + self.grouped.values().map(Vec::len).sum::<usize>())
                 as u64,
             names: self.watched.len() as u64,
             wrong,

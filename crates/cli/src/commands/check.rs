@@ -73,11 +73,11 @@ fn lines(report: &CheckReport, warnings: &[String]) -> anyhow::Result<String> {
         "          {} objects with events, {} owned, {} held, {} delivered before",
         seen.objects_with_events, seen.objects_owned, seen.objects_held, seen.objects_delivered
     )?;
-    if seen.set_aside > 0 {
+    if seen.grouped > 0 {
         writeln!(
             out,
-            "          {} names set aside for {} groups",
-            seen.set_aside, seen.groups
+            "          {} names in {} groups",
+            seen.grouped, seen.groups
         )?;
     }
     if seen.schedules > 0 {

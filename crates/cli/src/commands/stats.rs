@@ -132,8 +132,8 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
     if stats.groups.waiting > 0 {
         writeln!(
             out,
-            "groups        {} wait, {} names set aside",
-            stats.groups.waiting, stats.groups.set_aside
+            "groups        {} wait, {} names that are grouped",
+            stats.groups.waiting, stats.groups.names
         )?;
     }
     writeln!(out, "in flight     {} events", stats.events_in_flight)?;

@@ -87,8 +87,8 @@ pub(super) async fn last_event_ids(
     Ok(ids.into_iter().map(Option::unwrap_or_default).collect())
 }
 
-/// Returns whether no event is left. An object with events has a marker, or is set aside for its
-/// group, or is in a worker's list, or is held. So if at one moment there is no marker, no object
+/// Returns whether no event is left. An object with events has a marker, or is grouped,
+/// or is in a worker's list, or is held. So if at one moment there is no marker, no object
 /// in such a list and no held object, no event is left.
 pub(super) async fn is_drained(
     redis: &mut MultiplexedConnection,

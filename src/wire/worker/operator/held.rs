@@ -12,7 +12,7 @@ use crate::wire::reply::Reply;
 pub struct HeldReply {
     /// The object's name, as stored in Redis.
     pub object: Vec<u8>,
-    /// The due time, as stored in Redis. Below 0 if the object is set aside for its group.
+    /// The due time, as stored in Redis. Below 0 if the object is grouped.
     pub due: String,
     /// The value of `OBJ:event.worker`.
     pub owner: String,

@@ -759,7 +759,7 @@ async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
 /// A paused object has an owner key and a queue of a wrong type. The object is then held for an
 /// operator, and leaves `objects.paused`.
 #[tokio::test]
-async fn a_paused_object_that_is_put_aside_is_paused_no_more() {
+async fn a_paused_object_that_is_quarantined_is_paused_no_more() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
     scene

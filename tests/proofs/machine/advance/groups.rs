@@ -1,4 +1,4 @@
-//! The turns of groups: markers and due held objects are set aside by group, and claimed group by
+//! The turns of groups: markers and due held objects are grouped by group, and claimed group by
 //! group.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,9 +94,9 @@ impl Turns {
 }
 
 impl Call<'_> {
-    /// Returns the number of names that are set aside.
+    /// Returns the number of names that are grouped.
     pub(super) fn waiting(&self) -> usize {
-        self.state.set_aside.values().map(Vec::len).sum()
+        self.state.grouped.values().map(Vec::len).sum()
     }
 
     /// Returns whether the groups take turns. `claims`: the number of objects that the call may
@@ -117,9 +117,9 @@ impl Call<'_> {
 
     /// Moves all markers and all due held objects to the lists of their groups, behind the names
     /// that are there. A held object stays due, with a negative time.
-    fn set_aside(&mut self) {
+    fn sort(&mut self) {
         let now = self.state.now as i64;
-        // Without names that are set aside, names of held objects were lost.
+        // Without names that are grouped, names of held objects were lost.
         let first_due = if self.waiting() > 0 { 0 } else { i64::MIN };
         let mut due: Vec<_> = self
             .state
@@ -160,11 +160,7 @@ impl Call<'_> {
                 .groups
                 .entry(group.clone())
                 .or_insert(firsts[(class + 1) as usize]);
-            self.state
-                .set_aside
-                .entry(group)
-                .or_default()
-                .insert(0, name);
+            self.state.grouped.entry(group).or_default().insert(0, name);
         }
     }
 
@@ -265,7 +261,7 @@ impl Call<'_> {
         let first = self.state.first_pass(self.state.weigh(&group).1);
         self.state.groups.entry(group.clone()).or_insert(first);
         self.state
-            .set_aside
+            .grouped
             .entry(group.clone())
             .or_default()
             .insert(0, name.clone());
@@ -309,7 +305,7 @@ impl Call<'_> {
             } else if pending > 0 && pending >= limit.0 {
                 turns.paused.push(at);
             } else if !is_parked {
-                let names = self.state.set_aside.entry(group).or_default();
+                let names = self.state.grouped.entry(group).or_default();
                 let allowed = (limit.0 - pending).max(patience) as usize;
                 count = most[class]
                     .min(size - chunk.len())
@@ -344,7 +340,7 @@ impl Call<'_> {
     /// Claims for all free slots, in turns of the groups.
     pub(super) fn claim_grouped(&mut self, slots: &mut [Slot], claims: usize) {
         if self.has_groups {
-            self.set_aside();
+            self.sort();
         }
         let claims_after = self.claims - claims;
         let mut turns = Turns::default();
@@ -389,13 +385,13 @@ impl Call<'_> {
                 let Some(number) = free(self, slots) else {
                     break;
                 };
-                if self.limited && self.put_aside.contains(name) {
+                if self.limited && self.excluded.contains(name) {
                     continue;
                 }
                 used = place + 1;
-                // An owner key of a wrong type does not hide that an object that is set aside is held.
-                let is_aside = self.state.due.get(name).is_some_and(|due| *due < 0);
-                let is_held = owner.is_some() || is_aside;
+                // An owner key of a wrong type does not hide that an object that is grouped is held.
+                let is_grouped = self.state.due.get(name).is_some_and(|due| *due < 0);
+                let is_held = owner.is_some() || is_grouped;
                 let mut charged = 0;
                 if self.limited {
                     let group = self.state.group_of(name, self.depth);
@@ -419,7 +415,7 @@ impl Call<'_> {
                     }
                 }
                 let got = if is_held {
-                    self.claim_aside(&mut slots[number], name)
+                    self.claim_waiting(&mut slots[number], name)
                 } else {
                     self.own(&mut slots[number], name, false)
                 };
@@ -439,7 +435,7 @@ impl Call<'_> {
                 let stays = stopped.get(at).is_some_and(|from| place >= *from);
                 if place >= used || stays {
                     self.state
-                        .set_aside
+                        .grouped
                         .entry(turns.all[*at].group.clone())
                         .or_default()
                         .push(name.clone());
@@ -475,7 +471,7 @@ impl Call<'_> {
         }
         self.leave(&mut turns);
         self.state.round = turns.place.map(|place| place % ROUND).or(self.state.round);
-        self.state.set_aside.retain(|_, names| !names.is_empty());
+        self.state.grouped.retain(|_, names| !names.is_empty());
         if self.waiting() == 0 {
             self.state.groups.clear();
             self.state.round = None;
@@ -493,8 +489,8 @@ impl Call<'_> {
         }
     }
 
-    /// Claims a held object whose name was set aside, if it is still due.
-    fn claim_aside(&mut self, slot: &mut Slot, name: &Name) -> Got {
+    /// Claims a held object whose name was grouped, if it is still due.
+    fn claim_waiting(&mut self, slot: &mut Slot, name: &Name) -> Got {
         match self.state.due.get(name) {
             Some(due) if *due <= self.state.now as i64 => self.claim_due(slot, name.clone()),
             _ => Got::Dropped,

@@ -92,8 +92,8 @@ struct Call<'a> {
     keyed: BTreeMap<String, &'static str>,
     /// Whether a share has a limit.
     limited: bool,
-    /// The objects that the call has put aside. It does not look at them again.
-    put_aside: BTreeSet<Name>,
+    /// The objects that the call has quarantined. It does not look at them again.
+    excluded: BTreeSet<Name>,
     /// Whether names wait that a call can claim now; none if the groups took no turns.
     ready: Option<bool>,
     /// Whether the call has let groups have turns again, and whether it wakes another worker.
@@ -146,7 +146,7 @@ impl Reference {
             quarantined: Vec::new(),
             keyed: BTreeMap::new(),
             limited,
-            put_aside: BTreeSet::new(),
+            excluded: BTreeSet::new(),
             ready: None,
             unparked: false,
             wakes: false,
@@ -170,7 +170,7 @@ impl Reference {
             self.counter = Some(counter);
             self.highest = self.highest.max(counter);
         }
-        // With limits, a time below 0 says only that the name of the object is set aside.
+        // With limits, a time below 0 says only that the name of the object is grouped.
         let due = self
             .due
             .values()
@@ -180,7 +180,7 @@ impl Reference {
         let due = due
             .map(|due| due.max(0) as u64)
             .filter(|due| *due != OPERATOR);
-        let waits = ready.unwrap_or(!self.set_aside.is_empty()) || !self.markers.is_empty();
+        let waits = ready.unwrap_or(!self.grouped.is_empty()) || !self.markers.is_empty();
         let waits = waits || limited && self.blocked.values().any(|is_due| *is_due);
         let left = waits || due.is_some_and(|due| due <= self.now) || reply_bytes <= 0;
         let more = args.claims > 0 && progress && left;
@@ -378,7 +378,7 @@ impl Call<'_> {
     fn postpone(&mut self, slot: &Slot, name: &Name) {
         self.state
             .hold(&slot.w, name, postponed(self.state.now), None);
-        self.put_aside.insert(name.clone());
+        self.excluded.insert(name.clone());
         self.progress = true;
     }
 
@@ -509,7 +509,7 @@ impl Call<'_> {
 
     fn tell_quarantined(&mut self, name: &Name, why: &[u8]) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        self.put_aside.insert(name.clone());
+        self.excluded.insert(name.clone());
         self.quarantined
             .push((seriatim::escape::name(&name[..]).into_owned(), text(why)));
     }

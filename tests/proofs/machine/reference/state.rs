@@ -285,7 +285,7 @@ pub struct Advanced {
     /// Due time of the held object that is due first.
     pub due: Option<u64>,
     pub more: bool,
-    /// Whether names of unknown groups wait. One call sets aside more names than a schedule of this
+    /// Whether names of unknown groups wait. One call groups more names than a schedule of this
     /// test has.
     pub unsorted: bool,
     pub from_held: bool,
@@ -398,12 +398,12 @@ pub struct Reference {
     /// Times of the marks that wait. `met` is the time of the mark that was met last.
     pub marks: BTreeSet<u64>,
     pub met: Option<u64>,
-    /// Held objects by due time. The time of an object that is set aside for its group is negative.
+    /// Held objects by due time. The time of an object that is grouped is negative.
     pub due: BTreeMap<Name, i64>,
-    /// The passes of the groups that wait, and the names that are set aside for them, in the order of
+    /// The passes of the groups that wait, and the names that are grouped for them, in the order of
     /// Redis: the last one is the oldest.
     pub groups: BTreeMap<Name, f64>,
-    pub set_aside: BTreeMap<Name, Vec<Name>>,
+    pub grouped: BTreeMap<Name, Vec<Name>>,
     /// Whether objects in hand are counted: from the time before the first share is set.
     pub counting: bool,
     /// The shares, by prefix.

@@ -172,7 +172,7 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
         .iter()
         .flat_map(|(group, pass)| [group.to_vec(), text(pass.to_string())]);
     put(b"event.groups", "", "zset", passes.collect());
-    for (group, names) in &state.set_aside {
+    for (group, names) in &state.grouped {
         put(
             &[b"event.group:", &group[..]].concat(),
             ":waiting",
@@ -180,7 +180,7 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
             names.iter().map(|name| name.to_vec()).collect(),
         );
     }
-    let waiting: usize = state.set_aside.values().map(Vec::len).sum();
+    let waiting: usize = state.grouped.values().map(Vec::len).sum();
     put(
         b"event.groups.waiting",
         "",

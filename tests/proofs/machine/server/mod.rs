@@ -523,7 +523,7 @@ impl Server {
             let Some(due) = state.due.get(&pair[0][..]).copied() else {
                 continue;
             };
-            // The time of an object that is set aside is negative.
+            // The time of an object that is grouped is negative.
             let was = String::from_utf8_lossy(&pair[1])
                 .parse::<i64>()
                 .ok()

@@ -121,7 +121,7 @@ fn found(report: &CheckReport) -> Markup {
         }
         p {
             "Looked at " (number(seen.workers)) " workers, " (number(seen.markers)) " markers, "
-            @if seen.set_aside > 0 { (number(seen.set_aside)) " names set aside for groups, " }
+            @if seen.grouped > 0 { (number(seen.grouped)) " grouped names, " }
             (number(seen.objects_with_events)) " objects with events, "
             (number(seen.objects_held)) " held objects."
         }

@@ -1,4 +1,4 @@
-//! The names that a call sets aside, and their lists.
+//! The names that a call groups, and their lists.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use seriatim::control::shares::{Priority, Share};
 use seriatim::keys::Keys;
 use seriatim::wire::ClaimFirst;
 
-use super::{GROUPED, NO_SLOT, aside, claim, counts, emit, grouped, hold, numbered};
+use super::{GROUPED, NO_SLOT, all_grouped, claim, counts, emit, grouped, hold, numbered};
 use crate::limits::set;
 use crate::scene::{BOUNDS, Scene};
 use crate::support::Redis;
 
-/// A call sets aside 2,048 markers. If more are left, another call is of use even without a slot.
+/// A call groups 2,048 markers. If more are left, another call is of use even without a slot.
 #[tokio::test]
-async fn a_call_sets_aside_so_many_markers() {
+async fn a_call_groups_so_many_markers() {
     for (markers, left) in [(2048, 0), (2049, 1), (2600, 552)] {
         let scene = Scene::new().await;
         scene.add(&format!("each a:1..{markers}")).await;
@@ -26,13 +26,13 @@ async fn a_call_sets_aside_so_many_markers() {
     }
 }
 
-/// A call stops setting markers aside after 64 KiB of names. Each group counts as 100 bytes more, and each
+/// A call stops grouping markers after 64 KiB of names. Each group counts as 100 bytes more, and each
 /// prefix whose share is read as 32 bytes.
 ///
 /// Story: names that had the same group as the name before them did not count. So a call copied any
 /// number of bytes.
 #[tokio::test]
-async fn a_call_sets_aside_so_many_bytes_of_names() {
+async fn a_call_groups_so_many_bytes_of_names() {
     for (has_shares, groups, most) in [(false, 1, 12), (false, 7, 12), (true, 4, 16)] {
         // Each group counts as 100 bytes, and a prefix whose share is read as 32 bytes. So this number of
         // names of this length has exactly the most bytes.
@@ -75,7 +75,7 @@ async fn a_call_stops_at_the_name_that_uses_up_the_bytes() {
     assert_eq!(counts(&scene).await, (12, 0, 0));
 }
 
-/// While more markers are to be set aside, a call claims 16 objects at most.
+/// While more markers are to be grouped, a call claims 16 objects at most.
 #[tokio::test]
 async fn a_call_that_leaves_markers_claims_so_many_objects() {
     for (markers, claimed) in [(2048, 20), (2049, 16)] {
@@ -89,31 +89,31 @@ async fn a_call_that_leaves_markers_claims_so_many_objects() {
     }
 }
 
-/// A call sets aside 256 due held objects, those that are due longest. Their due times become
+/// A call groups 256 due held objects, those that are due longest. Their due times become
 /// negative. If there were as many, more may wait.
 #[tokio::test]
-async fn a_call_sets_aside_so_many_held_objects() {
+async fn a_call_groups_so_many_held_objects() {
     for (held, is_unsorted) in [(255, false), (256, true), (300, true)] {
         let scene = Scene::new().await;
         hold(&scene, 10, (0..held).map(|n| format!("a:{n}"))).await;
         let answer = scene.free(0..1, GROUPED).await;
         assert_eq!(answer.objects(), ["a:0"]);
-        let aside = held.min(256) - 1;
-        assert_eq!(counts(&scene).await, (aside as u64, 0, aside));
+        let sorted = held.min(256) - 1;
+        assert_eq!(counts(&scene).await, (sorted as u64, 0, sorted));
         assert_eq!(answer.of_use(), (true, is_unsorted), "{held} held objects");
         assert_eq!(scene.due("a:7").await, Some(-17.0));
         assert_eq!(scene.due("a:260").await, (held > 260).then_some(270.0));
     }
 }
 
-/// Held objects that are set aside stay due, also if they were due at time 0. They are not set aside
-/// a second time. Held objects that are not due are not set aside.
+/// Held objects that are grouped stay due, also if they were due at time 0. They are not grouped
+/// a second time. Held objects that are not due are not grouped.
 #[tokio::test]
-async fn a_held_object_is_set_aside_once() {
+async fn a_held_object_is_grouped_once() {
     let given = "due 0 a:1 a:2 b:1; due 9999999999999 later; hold never inf '1 0 1 0 dead' 1";
     let scene = Scene::given(given).await;
     assert_eq!(claim(&scene, 1, GROUPED).await, ["a:1"]);
-    assert_eq!(aside(&scene).await, "b 0: b:1; a 1: a:2; 2");
+    assert_eq!(all_grouped(&scene).await, "b 0: b:1; a 1: a:2; 2");
     let due = [
         scene.due("a:2").await,
         scene.due("b:1").await,
@@ -125,7 +125,7 @@ async fn a_held_object_is_set_aside_once() {
         (answer.next_due, answer.more),
         (Some(Duration::ZERO), false)
     );
-    assert_eq!(aside(&scene).await, "b 0: b:1; a 1: a:2; 2");
+    assert_eq!(all_grouped(&scene).await, "b 0: b:1; a 1: a:2; 2");
     let answer = scene.free(1..3, GROUPED).await;
     assert_eq!(answer.objects(), ["b:1", "a:2"]);
     assert_eq!(counts(&scene).await, (0, 0, 0));
@@ -157,22 +157,22 @@ async fn groups_take_turns_if_more_waits_than_a_call_can_claim() {
     }
 }
 
-/// Without groups nothing is set aside, however much waits.
+/// Without groups nothing is grouped, however much waits.
 #[tokio::test]
-async fn without_groups_nothing_is_set_aside() {
+async fn without_groups_nothing_is_grouped() {
     let scene = Scene::given("each a:1..5; due 1 b:1..5").await;
     let bounds = grouped(|b| b.group_depth = 0);
     assert_eq!(claim(&scene, 2, bounds).await, ["a:1", "b:1"]);
     assert_eq!(
-        (aside(&scene).await, counts(&scene).await),
+        (all_grouped(&scene).await, counts(&scene).await),
         ("none".to_owned(), (0, 4, 0))
     );
 }
 
-/// A call without a free slot sets aside markers or due held objects if names are set aside already,
+/// A call without a free slot groups markers or due held objects if names are grouped already,
 /// and if objects have groups.
 #[tokio::test]
-async fn a_call_without_a_slot_sets_aside_what_comes_later() {
+async fn a_call_without_a_slot_groups_what_comes_later() {
     for held in [false, true] {
         let scene = Scene::new().await;
         scene
@@ -187,15 +187,15 @@ async fn a_call_without_a_slot_sets_aside_what_comes_later() {
         assert_eq!(counts(&scene).await, before, "no group waits");
         scene.add("queue a 3 a:1").await;
         scene.free(0..0, BOUNDS).await;
-        assert_eq!(aside(&scene).await, "a 3: a:1; 1", "without groups");
+        assert_eq!(all_grouped(&scene).await, "a 3: a:1; 1", "without groups");
         let answer = scene.free(0..0, NO_SLOT).await;
         assert_eq!(answer.summary(), "");
-        assert_eq!(aside(&scene).await, "a 3: a:1; b 4: b:1 b:2; 3");
+        assert_eq!(all_grouped(&scene).await, "a 3: a:1; b 4: b:1 b:2; 3");
         assert_eq!(counts(&scene).await, (3, 0, if held { 2 } else { 0 }));
     }
 }
 
-/// A call without a free slot tells that more markers are to be set aside.
+/// A call without a free slot tells that more markers are to be grouped.
 #[tokio::test]
 async fn a_call_without_a_slot_asks_for_another_one() {
     let scene = Scene::given("queue a 3 a:1; each b:1..2049").await;
@@ -215,7 +215,7 @@ async fn new_groups_begin_above_the_lowest_pass() {
     let scene = Scene::given(given).await;
     scene.free(0..0, NO_SLOT).await;
     assert_eq!(
-        aside(&scene).await,
+        all_grouped(&scene).await,
         "a 7: a:1 a:2; c 8: c:3 c:1 c:2; d 8: d; b 9: b:1 b:2; 8"
     );
     assert_eq!(counts(&scene).await, (8, 0, 1));
@@ -247,7 +247,7 @@ async fn the_depth_says_which_parts_are_the_group() {
         scene
             .free(0..0, grouped(|b| (b.claims, b.group_depth) = (0, depth)))
             .await;
-        assert_eq!(aside(&scene).await, expected, "depth {depth}");
+        assert_eq!(all_grouped(&scene).await, expected, "depth {depth}");
     }
 }
 
@@ -309,7 +309,7 @@ async fn a_list_of_a_wrong_type_is_passed_over() {
 /// Names that may belong to another namespace are dropped and reported. Empty names are dropped.
 /// Marks are dropped, and count as met.
 #[tokio::test]
-async fn names_that_are_no_objects_are_not_set_aside() {
+async fn names_that_are_no_objects_are_not_grouped() {
     let scene = Scene::under(Keys::new()).await;
     let given = "
         queue a 0 a:1; ZADD event.marks 5 5 7 7 9 9; each '' {x} \0t5 \0t7 \0b {; due 1 {y}:1 b:1
@@ -317,7 +317,7 @@ async fn names_that_are_no_objects_are_not_set_aside() {
     scene.add(given).await;
     let answer = scene.free(0..0, NO_SLOT).await;
     assert_eq!(
-        aside(&scene).await,
+        all_grouped(&scene).await,
         "a 0: a:1; \\u{0}b 1: \0t7 \0b; b 1: \0t0 b:1; 3"
     );
     assert_eq!(
@@ -360,19 +360,19 @@ async fn a_group_with_a_share_has_a_list_of_its_own() {
     assert_eq!(passes, [1_099_511_627_776.0, 7.0]);
 }
 
-/// No name is set aside any more, so the names of held objects were lost. They are set aside again.
+/// No name is grouped any more, so the names of held objects were lost. They are grouped again.
 #[tokio::test]
-async fn lost_names_of_held_objects_are_set_aside_again() {
+async fn lost_names_of_held_objects_are_grouped_again() {
     let given = "due 1 a:1 a:2 b:1; ZADD objects.held -7 a:1 -6 a:2 -5 b:1";
     let scene = Scene::given(given).await;
     assert_eq!(claim(&scene, 1, GROUPED).await, ["a:1"]);
-    assert_eq!(aside(&scene).await, "b 0: b:1; a 1: a:2; 2");
-    // With one name that is set aside, none is lost.
+    assert_eq!(all_grouped(&scene).await, "b 0: b:1; a 1: a:2; 2");
+    // With one name that is grouped, none is lost.
     let answer = scene.free(1..2, GROUPED).await;
     assert_eq!(answer.objects(), ["b:1"]);
     scene.add("due 1 c:1").await;
     scene.free(0..0, NO_SLOT).await;
-    assert_eq!(aside(&scene).await, "a 1: a:2; b 1: ; c 2: c:1; 2");
+    assert_eq!(all_grouped(&scene).await, "a 1: a:2; b 1: ; c 2: c:1; 2");
 }
 
 /// Shares that are only counted make no groups. A call claims from more markers than it has slots.
@@ -385,7 +385,7 @@ async fn counted_shares_make_no_groups() {
         ["a:1"]
     );
     assert_eq!(
-        (aside(&scene).await, counts(&scene).await),
+        (all_grouped(&scene).await, counts(&scene).await),
         ("none".to_owned(), (0, 2, 0))
     );
 }

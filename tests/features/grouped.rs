@@ -1,4 +1,4 @@
-//! Names of objects that are set aside for groups: every look at Redis counts them.
+//! Names of objects that are grouped: every look at Redis counts them.
 #![cfg(feature = "worker")]
 
 use std::num::NonZeroU64;
@@ -24,8 +24,8 @@ const BY: By<'static> = By {
     why: "a test",
 };
 
-/// Sets aside names, as a worker does: the oldest name at the tail of its group's list.
-async fn set_aside(state: &mut State, groups: &[(&str, &[&str])]) {
+/// Groups names, as a worker does: the oldest name at the tail of its group's list.
+async fn grouped(state: &mut State, groups: &[(&str, &[&str])]) {
     let keys = state.keys.clone();
     for (group, names) in groups {
         state.run("ZADD", &[&keys.event_groups(), "3", group]).await;
@@ -51,24 +51,24 @@ async fn fresh() -> (Redis, State) {
 }
 
 #[tokio::test]
-async fn stats_count_what_is_set_aside() {
+async fn stats_count_what_is_grouped() {
     let (_redis, mut state) = fresh().await;
     let (keys, control) = (state.keys.clone(), control(&state.conn, &state.keys));
     state.emit("work:1", "{}").await;
-    set_aside(&mut state, &[("a", &["a:1", "a:2", "a:1"]), ("b", &["b"])]).await;
+    grouped(&mut state, &[("a", &["a:1", "a:2", "a:1"]), ("b", &["b"])]).await;
     let stats = control.stats().await.expect("stats");
     assert_eq!(
-        (stats.markers, stats.groups.waiting, stats.groups.set_aside),
+        (stats.markers, stats.groups.waiting, stats.groups.names),
         (5, 2, 4),
         "{stats:?}"
     );
     let json = serde_json::to_value(&stats).expect("JSON");
     assert_eq!(
         json["groups"],
-        serde_json::json!({"waiting": 2, "set_aside": 4})
+        serde_json::json!({"waiting": 2, "names": 4})
     );
 
-    // Of the held objects, two are set aside, and one came later. The first has been due longest.
+    // Of the held objects, two are grouped, and one came later. The first has been due longest.
     let now = stats.now_ms;
     for (object, score) in [("h:1", now - 7000), ("h:2", now - 9000)] {
         state
@@ -96,7 +96,7 @@ async fn stats_count_what_is_set_aside() {
         .await;
     let stats = control.stats().await.expect("stats");
     assert_eq!(
-        (stats.markers, stats.groups.waiting, stats.groups.set_aside),
+        (stats.markers, stats.groups.waiting, stats.groups.names),
         (1, 0, 0)
     );
     assert_eq!(
@@ -106,7 +106,7 @@ async fn stats_count_what_is_set_aside() {
 }
 
 #[tokio::test]
-async fn a_limit_of_markers_counts_what_is_set_aside() {
+async fn a_limit_of_markers_counts_what_is_grouped() {
     let (redis, mut state) = fresh().await;
     let limit = control(&state.conn, &state.keys);
     limit
@@ -123,7 +123,7 @@ async fn a_limit_of_markers_counts_what_is_set_aside() {
         .connect()
         .await
         .expect("a connection");
-    set_aside(&mut state, &[("a", &["a:1", "a:2"]), ("b", &["b"])]).await;
+    grouped(&mut state, &[("a", &["a:1", "a:2"]), ("b", &["b"])]).await;
     emitter
         .emit("work:1", Json::new("1".to_owned()))
         .await
@@ -161,7 +161,7 @@ async fn a_limit_of_markers_counts_what_is_set_aside() {
 }
 
 #[tokio::test]
-async fn with_many_names_set_aside_few_schedules_are_promoted() {
+async fn with_many_names_grouped_few_schedules_are_promoted() {
     let (redis, mut state) = fresh().await;
     let keys = redis.keys();
     for n in 0..300 {
@@ -176,7 +176,7 @@ async fn with_many_names_set_aside_few_schedules_are_promoted() {
             )
             .await;
     }
-    set_aside(&mut state, &[("busy", &["busy:1"; 900])]).await;
+    grouped(&mut state, &[("busy", &["busy:1"; 900])]).await;
     let mut promoted = Vec::new();
     for _ in 0..2 {
         let step = wire::promote(&mut state.conn, keys, 256, 1 << 20)
@@ -198,9 +198,9 @@ async fn with_many_names_set_aside_few_schedules_are_promoted() {
     );
 }
 
-/// A drain is not over while names are set aside, also if the worker has no groups.
+/// A drain is not over while names are grouped, also if the worker has no groups.
 #[tokio::test]
-async fn a_drain_waits_for_names_that_are_set_aside() {
+async fn a_drain_waits_for_names_that_are_grouped() {
     let (redis, mut state) = fresh().await;
     let keys = state.keys.clone();
     for object in ["a:1", "a:2", "b"] {
@@ -208,7 +208,7 @@ async fn a_drain_waits_for_names_that_are_set_aside() {
             .run("LPUSH", &[&keys.events(object), "{\"type\":\"x\"}"])
             .await;
     }
-    set_aside(&mut state, &[("a", &["a:1", "a:2"]), ("b", &["b"])]).await;
+    grouped(&mut state, &[("a", &["a:1", "a:2"]), ("b", &["b"])]).await;
     let handlers =
         Handlers::builder().register_type("x", "x", |_: serde_json::Value, _| async { Ok(()) });
     let handlers = handlers.build().expect("a set");
@@ -226,7 +226,7 @@ async fn inspect_tells_the_place_in_the_list_of_the_group() {
     for object in ["a:b:1", "bare", "z:9", "lost"] {
         state.run("LPUSH", &[&keys.events(object), "{}"]).await;
     }
-    set_aside(
+    grouped(
         &mut state,
         &[
             ("a:b", &["a:b:2", "a:b:3", "a:b:1", "a:b:1"]),
@@ -285,7 +285,7 @@ async fn inspect_tells_the_place_in_the_list_of_the_group() {
     let many: Vec<String> = (0..10_001).map(|n| format!("a:b:c{n}")).collect();
     for some in many.chunks(1000) {
         let names: Vec<&str> = some.iter().map(String::as_str).collect();
-        set_aside(&mut state, &[("a:b", &names)]).await;
+        grouped(&mut state, &[("a:b", &names)]).await;
     }
     state
         .run("LPUSH", &[&keys.events("a:b:c10000"), "{}"])
@@ -308,9 +308,9 @@ async fn inspect_tells_the_place_in_the_list_of_the_group() {
     );
 }
 
-/// A held object that is set aside keeps its due time below 0. It is shown as due at that time.
+/// A held object that is grouped keeps its due time below 0. It is shown as due at that time.
 #[tokio::test]
-async fn a_held_object_that_is_set_aside_is_shown_as_due() {
+async fn a_held_object_that_is_grouped_is_shown_as_due() {
     let (_redis, mut state) = fresh().await;
     let (keys, control) = (state.keys.clone(), control(&state.conn, &state.keys));
     let now = control.now_ms().await.expect("a time");
@@ -330,7 +330,7 @@ async fn a_held_object_that_is_set_aside_is_shown_as_due() {
             .hold(object, &score, &["{}", "{}"], "7 1 2 0 retry: it failed")
             .await;
     }
-    set_aside(&mut state, &[("a", &["a:2", "a:1"])]).await;
+    grouped(&mut state, &[("a", &["a:2", "a:1"])]).await;
     // The same order whatever the size of the pages.
     // The object a:3 is due at once: its score is no time.
     let dues = [
@@ -446,9 +446,9 @@ async fn a_held_object_that_is_set_aside_is_shown_as_due() {
     );
 }
 
-/// After operators have acted on objects that are set aside, each event is delivered once.
+/// After operators have acted on objects that are grouped, each event is delivered once.
 #[tokio::test]
-async fn what_is_set_aside_is_delivered_once_after_a_release_and_a_skip() {
+async fn what_is_grouped_is_delivered_once_after_a_release_and_a_skip() {
     let (redis, mut state) = fresh().await;
     let (keys, control) = (state.keys.clone(), control(&state.conn, &state.keys));
     for (object, score) in [
@@ -465,7 +465,7 @@ async fn what_is_set_aside_is_delivered_once_after_a_release_and_a_skip() {
             )
             .await;
     }
-    set_aside(&mut state, &[("a", &["a:1", "a:2", "a:3"])]).await;
+    grouped(&mut state, &[("a", &["a:1", "a:2", "a:3"])]).await;
     control.release(BY, "a:1").await.expect("released");
     control.skip(BY, "a:2", None).await.expect("skipped");
     let handlers =
@@ -485,7 +485,7 @@ async fn what_is_set_aside_is_delivered_once_after_a_release_and_a_skip() {
         );
         let stats = control.stats().await.expect("stats");
         assert_eq!(
-            (stats.markers, stats.groups.set_aside, stats.held.total),
+            (stats.markers, stats.groups.names, stats.held.total),
             (0, 0, 0),
             "{stats:?}"
         );
