@@ -32,8 +32,8 @@ use std::time::Duration;
 
 use seriatim::Emitter;
 use seriatim::event::Json;
-use seriatim::sink::http::{Exclusive, Http, Options};
 use seriatim::worker::{Shutdown, Worker, WorkerConfig};
+use seriatim_http::{Exclusive, Http, Options};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;

@@ -65,7 +65,7 @@
 // unused code.
 #![cfg_attr(
     not(all(
-        feature = "http",
+        feature = "tls",
         feature = "traces",
         feature = "metrics",
         feature = "internals"

@@ -60,7 +60,8 @@ pub fn put(event: &mut Value) -> bool {
 
 /// Returns the `traceparent` of the current span, and its `tracestate` if it has one. Empty if
 /// there is no current span.
-pub(crate) fn current() -> impl Iterator<Item = (&'static str, String)> {
+#[doc(hidden)]
+pub fn current() -> impl Iterator<Item = (&'static str, String)> {
     let context = Context::map_current(|cx| cx.span().span_context().clone());
     let parent = context.is_valid().then(|| traceparent(&context));
     let state = parent

@@ -18,7 +18,7 @@ mod route;
 mod sentinel;
 mod server;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
-mod tls;
+pub mod tls;
 pub mod url;
 mod wait;
 mod watched;
@@ -27,6 +27,4 @@ pub use patient::PatientConnection;
 pub use role::{elsewhere, must_accept_writes};
 pub use route::{Route, RouteError};
 pub use server::Server;
-#[cfg(feature = "http")]
-pub use tls::https;
 pub use wait::{TooFew, Wait};

@@ -1,8 +1,7 @@
-//! TLS, with rustls. It is used for Redis and its Sentinels, and for the receivers of events.
+//! TLS to Redis and its Sentinels, with rustls, and the authorities for any TLS.
 //!
 //! The process chooses the provider of cryptography, for example with
-//! `rustls::crypto::ring::default_provider().install_default()`. Without a choice, connections to
-//! receivers of events use ring. Certificates are always verified.
+//! `rustls::crypto::ring::default_provider().install_default()`. Certificates are always verified.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
+use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -58,11 +57,10 @@ impl Tls {
     fn config(&self) -> Result<ClientConfig, String> {
         let provider = CryptoProvider::get_default()
             .ok_or("the process has no rustls provider; install one first, e.g. rustls::crypto::ring::default_provider()")?;
-        let roots = match &self.ca_file {
-            Some(path) => Arc::new(roots_in(path)?),
-            None => system_roots("--redis-ca")?,
-        };
-        let config = builder(provider)?.with_root_certificates(roots);
+        let config = ClientConfig::builder_with_provider(Arc::clone(provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots(self.ca_file.as_deref(), "--redis-ca")?);
         match &self.identity {
             None => Ok(config.with_no_client_auth()),
             Some((certificate, key_file)) => {
@@ -89,41 +87,16 @@ impl Tls {
     }
 }
 
-fn builder(
-    provider: &Arc<CryptoProvider>,
-) -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, String> {
-    let builder = ClientConfig::builder_with_provider(Arc::clone(provider));
-    builder
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())
-}
-
-/// Returns the settings of TLS to HTTP servers, with HTTP/2 if the server offers it. `is_needed`
-/// says whether it is an error if the system has no authorities. `option` is the name of the option
-/// for a file with authorities; error texts use it.
+/// Returns the authorities in this file, or else those of the system. `option` is the name of the
+/// option for a file with authorities; error texts use it.
 ///
 /// # Errors
-/// The text says which file cannot be used, or that the system has no authorities.
-#[cfg(feature = "http")]
-pub fn https(
-    ca_file: Option<&Path>,
-    is_needed: bool,
-    option: &str,
-) -> Result<ClientConfig, String> {
-    let provider = CryptoProvider::get_default().map_or_else(
-        || Arc::new(rustls::crypto::ring::default_provider()),
-        Arc::clone,
-    );
-    let roots = match ca_file {
-        Some(path) => Arc::new(roots_in(path)?),
-        None if is_needed => system_roots(option)?,
-        None => system_roots(option).unwrap_or_else(|_| Arc::new(RootCertStore::empty())),
-    };
-    let mut config = builder(&provider)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
+/// The text says why the file cannot be used, or that the system has no authorities.
+pub fn roots(ca_file: Option<&Path>, option: &str) -> Result<Arc<RootCertStore>, String> {
+    match ca_file {
+        Some(path) => roots_in(path).map(Arc::new),
+        None => system_roots(option),
+    }
 }
 
 fn roots_in(path: &Path) -> Result<RootCertStore, String> {

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 /// Returns the type of an event: its top-level member `type`. None if this member is not a string.
 /// If the member occurs twice, the last one counts. The event is read once, and no tree is built.
-pub(crate) fn type_of(payload: &[u8]) -> Option<String> {
+pub fn type_of(payload: &[u8]) -> Option<String> {
     let Typed(raw) = serde_json::from_slice(payload).ok()?;
     serde_json::from_str(raw?.get()).ok()
 }

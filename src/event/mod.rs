@@ -15,7 +15,8 @@ use bytes::Bytes;
 use serde_core::Serialize;
 use serde_json::value::RawValue;
 
-pub(crate) use event_type::type_of;
+#[doc(hidden)]
+pub use event_type::type_of;
 pub use pointer::{Pointer, PointerError};
 pub(crate) use schedule::object_and_key;
 pub use schedule::{DUE_MAX, DueError, SCHEDULE_KEY_BYTES_MAX, ScheduleKey, ScheduleKeyError};

@@ -39,8 +39,4 @@ pub enum SinkError {
     /// The sink's thread cannot be started.
     #[error("cannot start the sink's writer thread: {0}; check the limits on threads and memory")]
     Thread(#[source] io::Error),
-    /// A setting of an HTTP sink is invalid.
-    #[cfg(feature = "http")]
-    #[error(transparent)]
-    Http(#[from] super::http::HttpError),
 }

@@ -4,8 +4,9 @@
 //! - [`Handlers`](crate::handlers::Handlers): runs handlers for types of events in the worker
 //!   process
 //! - [`stdout`], [`File`]: write envelopes as lines, each with its own writer thread
-//! - `http` (feature `http`): sends to one URL, or to the URL that each event names
 //! - [`Null`]: counts every event as delivered and drops it
+//!
+//! The crate `seriatim-http` has sinks that send to one URL, or to the URL that each event names.
 //!
 //! A sink knows nothing of the protocol. The worker relies only on the sink's results. If the
 //! process dies during a delivery, the batch comes again, with the same ids.
@@ -13,8 +14,6 @@
 mod closures;
 mod error;
 mod file;
-#[cfg(feature = "http")]
-pub mod http;
 mod ledger;
 mod null;
 mod post;
@@ -194,7 +193,8 @@ pub struct Context {
 
 impl Context {
     /// Records that the delivery has now reached this event.
-    pub(crate) fn begins(&self, id: u64) {
+    #[doc(hidden)]
+    pub fn begins(&self, id: u64) {
         if let Some(post) = &self.post {
             post.event(id);
         }

@@ -13,7 +13,6 @@ const LIMITS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_s
 
 /// The answer to [`Context::open_request`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Opened {
     /// The request may be sent. It must end before the time limit is over, counted from the call of
     /// [`Context::open_request`].

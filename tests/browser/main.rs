@@ -2,7 +2,6 @@
 //!
 //! Needs `chromium`, `chromedriver` and axe-core; `scripts/test-browser` installs them and runs
 //! this program.
-#![cfg(feature = "http")]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,5 +1,4 @@
 //! The command line program: arguments, output and exit codes.
-#![cfg(feature = "http")]
 
 #[path = "../support/state.rs"]
 mod state;

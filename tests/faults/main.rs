@@ -9,7 +9,6 @@ mod support;
 
 mod clock;
 mod emptied;
-#[cfg(feature = "http")]
 mod glitch;
 mod lost_keys;
 mod lost_writes;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use seriatim::sink::http::{Allowed, EventUrl};
+use seriatim_http::{Allowed, EventUrl};
 use tokio::time::Instant;
 
 use crate::receiver::{Got, Receiver, Reply};

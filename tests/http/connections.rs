@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use seriatim::sink::Sink as _;
-use seriatim::sink::http::Exclusive;
+use seriatim_http::Exclusive;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
@@ -340,7 +340,7 @@ async fn files_are_read_again_at_sighup() {
         ("old", "new")
     );
     let signed_with = |got: &crate::receiver::Got, letter: &str| {
-        let secret: seriatim::sink::http::Secret = secret(letter).trim().parse().expect("a secret");
+        let secret: seriatim_http::Secret = secret(letter).trim().parse().expect("a secret");
         let at = got.header("webhook-timestamp").parse().expect("a time");
         got.header("webhook-signature")
             == secret.sign(got.header("webhook-id"), at, got.body.as_bytes())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use seriatim::sink::http::{Allowed, EventUrl, Options};
+use seriatim_http::{Allowed, EventUrl, Options};
 use tokio::time::{Instant, sleep};
 
 use crate::receiver::{Receiver, Reply};
@@ -449,7 +449,7 @@ async fn secrets_that_an_answer_repeats_are_left_out() {
     );
     let mut options = Options::default();
     options.header("x-key", "Bearer hunter4").expect("a header");
-    let sink = seriatim::sink::http::Http::to(url.parse().expect("a target"))
+    let sink = seriatim_http::Http::to(url.parse().expect("a target"))
         .options(options)
         .open()
         .expect("a sink");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use seriatim::sink::http::{Allowed, EventUrl, Exclusive, Options};
+use seriatim_http::{Allowed, EventUrl, Exclusive, Options};
 use tokio::time::{Instant, sleep};
 
 use crate::receiver::{Got, Receiver, Reply};

@@ -1,6 +1,5 @@
 //! HTTP: the sinks, against a real server in good and bad weather, `seriatim serve`, and the access to
 //! `seriatim dashboard`.
-#![cfg(feature = "http")]
 
 #[path = "../support/certificates.rs"]
 #[allow(dead_code)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use seriatim::sink::http::{Format, Http, Options, Secret};
+use seriatim_http::{Format, Http, Options, Secret};
 
 use crate::receiver::{Receiver, Reply};
 use crate::support::Redis;

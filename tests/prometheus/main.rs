@@ -2,7 +2,6 @@
 //! and the dashboard.
 //!
 //! Needs `prometheus` and `promtool` on the PATH; `scripts/test-prometheus` installs and runs it.
-#![cfg(feature = "http")]
 
 #[path = "../support/mod.rs"]
 mod support;

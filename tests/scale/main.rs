@@ -7,19 +7,16 @@ mod support;
 
 mod bounded;
 mod cost;
-#[cfg(feature = "http")]
 mod dashboard;
 mod departed;
 #[cfg(feature = "metrics")]
 mod exporter;
 mod fairness;
 mod groups;
-#[cfg(feature = "http")]
 mod idle;
 mod looks;
 mod pages;
 mod repair;
 mod rules_million;
-#[cfg(feature = "http")]
 mod searches;
 mod shares;

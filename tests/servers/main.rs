@@ -1,5 +1,4 @@
 //! Servers in production: TLS, replicas, Sentinels, and servers that are not the right one.
-#![cfg(feature = "http")]
 
 #[path = "../support/certificates.rs"]
 mod certificates;

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use seriatim::event::ScheduleKey;
-use seriatim::sink::http::check_url;
+use seriatim_http::check_url;
 
 use super::units;
 

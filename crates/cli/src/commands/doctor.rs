@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use seriatim::Emitter;
 use seriatim::control::{Finding, Verdict};
-use seriatim::sink::http::Target;
 use seriatim_console::exit::Exit;
 use seriatim_console::failures;
 use seriatim_console::global::Global;
 use seriatim_console::shown;
+use seriatim_http::Target;
 
 use crate::commands::worker::sink;
 use crate::commands::worker::spec::Spec;

@@ -8,9 +8,6 @@ use std::time::Duration;
 use ipnet::IpNet;
 use rustix::fs::{FileType, fstat};
 use seriatim::escape;
-use seriatim::sink::http::{
-    Allowed, EventUrl, Exclusive, Format, Http, HttpError, Options, Prefix, Statuses,
-};
 use seriatim::sink::{self, File, Null, Sink, SinkError};
 use seriatim::worker::Shutdown;
 use seriatim_console::exit::{Exit, Failure};
@@ -18,6 +15,9 @@ use seriatim_console::files::raise_limit;
 use seriatim_console::global::Global;
 use seriatim_console::nearest;
 use seriatim_console::units::time;
+use seriatim_http::{
+    Allowed, EventUrl, Exclusive, Format, Http, HttpError, Options, Prefix, Statuses,
+};
 use tracing::{info, warn};
 
 use super::LOG;
@@ -197,33 +197,35 @@ fn wrong(flag: &str, error: impl std::fmt::Display) -> anyhow::Error {
     Failure::with(Exit::Input, format!("{flag}: {error}"))
 }
 
-/// Returns the error of opening a sink, with the flag that has the wrong value.
-fn unopened(error: SinkError, args: &HttpArgs) -> anyhow::Error {
+/// Returns the error of opening a sink. Some of these errors may pass by themselves, e.g. if a disk is
+/// mounted or another process ends. So their exit code is not that of a wrong input.
+fn unopened(error: SinkError) -> anyhow::Error {
+    let exit = match &error {
+        SinkError::File { .. } | SinkError::Locked { .. } | SinkError::Thread(_) => Exit::Broken,
+        _ => Exit::Input,
+    };
+    Failure::with(exit, error)
+}
+
+/// Returns the error of opening an HTTP sink, with the flag that has the wrong value.
+fn unopened_http(error: HttpError, args: &HttpArgs) -> anyhow::Error {
     match &error {
-        SinkError::Http(HttpError::Range {
+        HttpError::Range {
             setting,
             value,
             range,
-        }) => {
+        } => {
             let flag = format!("--sink-{}", setting.replace('_', "-"));
             Failure::with(Exit::Input, format!("{flag} is {value}; {range}"))
         }
-        SinkError::Http(HttpError::File { path, .. })
-            if args.sink_header_file.as_ref() == Some(path) =>
-        {
+        HttpError::File { path, .. } if args.sink_header_file.as_ref() == Some(path) => {
             wrong("--sink-header-file", &error)
         }
-        SinkError::Http(HttpError::File { path, .. })
-            if args.sink_secret_file.as_ref() == Some(path) =>
-        {
+        HttpError::File { path, .. } if args.sink_secret_file.as_ref() == Some(path) => {
             wrong("--sink-secret-file", &error)
         }
-        SinkError::Http(HttpError::Tls(_)) if args.sink_ca.is_some() => wrong("--sink-ca", &error),
-        // Such an error may pass by itself, e.g. if a disk is mounted or another process ends. So its
-        // exit code is not that of a wrong input.
-        SinkError::File { .. } | SinkError::Locked { .. } | SinkError::Thread(_) => {
-            Failure::with(Exit::Broken, error)
-        }
+        HttpError::Tls(_) if args.sink_ca.is_some() => wrong("--sink-ca", &error),
+        HttpError::Threads(_) => Failure::with(Exit::Broken, error),
         _ => Failure::with(Exit::Input, error),
     }
 }
@@ -302,7 +304,7 @@ pub(super) fn open(
     global: &Global,
     shutdown: &Shutdown,
 ) -> anyhow::Result<Box<dyn Sink>> {
-    let unopened = |error: SinkError| unopened(error, args);
+    let unopened_http = |error| unopened_http(error, args);
     wanted(spec, args)?;
     if matches!(spec, Spec::Http(_) | Spec::EventUrl(_)) {
         raise_limit(FILES);
@@ -313,7 +315,7 @@ pub(super) fn open(
             Http::to(target.clone())
                 .options(options()?)
                 .open()
-                .map_err(unopened)?,
+                .map_err(unopened_http)?,
         )),
         Spec::EventUrl(pointer) => {
             let prefixes = prefixes("--allow", &args.allow)?;
@@ -328,7 +330,7 @@ pub(super) fn open(
                     .options(options()?)
                     .slots(slots)
                     .open()
-                    .map_err(unopened)?,
+                    .map_err(unopened_http)?,
             ))
         }
         Spec::Stdout => {

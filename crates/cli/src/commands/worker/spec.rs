@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use seriatim::event::{Pointer, PointerError};
-use seriatim::sink::http::{HttpError, Target};
+use seriatim_http::{HttpError, Target};
 
 /// A sink, as the command line names it: `stdout`, `file:PATH`, `null`, a URL, or
 /// `event-url[:/pointer]`.
@@ -17,7 +17,7 @@ pub(crate) enum Spec {
     File(PathBuf),
     /// Consumes the events without a target: [`Null`](seriatim::sink::Null).
     Null,
-    /// Sends a request for each event, or for a list of events, to this URL: [`Http`](seriatim::sink::http::Http).
+    /// Sends a request for each event, or for a list of events, to this URL: [`Http`](seriatim_http::Http).
     Http(Target),
     /// Sends a request for each event to the URL at this pointer of the event. Default: `/url`.
     EventUrl(Pointer),

@@ -10,12 +10,13 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use reqwest::header::{HeaderMap, HeaderValue};
 use reqwest::{StatusCode, Url};
+use seriatim::escape;
+use seriatim::sink::{Context, Opened, RequestError};
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::LOG;
 use super::event_url::Prefix;
-use crate::escape;
-use crate::sink::{Context, Opened, RequestError};
 
 /// The header with the number of a request.
 const NUMBER: &str = "seriatim-attempt";
@@ -138,6 +139,7 @@ impl Record {
         if let Err(error) = self.cx.request_over().await {
             let error = escape::text(&error.to_string()).to_string();
             warn!(
+                target: LOG,
                 error,
                 "deliver: the object waits until the time of its last request is over"
             );

@@ -4,12 +4,12 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use reqwest::Url;
+use seriatim::escape;
 
 use super::answer::Meaning;
 use super::error::HttpError;
 use super::exchange::{Answer, shown};
 use super::exclusive::NotOpen;
-use crate::escape;
 
 /// The reason why a request has no answer.
 pub(super) enum Unanswered {

@@ -25,9 +25,9 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use seriatim::event::ObjectName;
 use tokio::time::Instant;
 
-use crate::event::ObjectName;
 use pace::Pace;
 use receiver::{Asked, Receiver};
 use refusals::Refusals;

@@ -1,8 +1,8 @@
-//! The errors of the settings of HTTP sinks.
+//! The error of opening an HTTP sink.
 
 use std::path::PathBuf;
 
-/// The reason why the settings of an HTTP sink are invalid.
+/// The reason why an HTTP sink cannot be opened, or why one of its settings is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
@@ -64,6 +64,9 @@ pub enum HttpError {
     /// The HTTP client cannot be made.
     #[error("the HTTP client cannot be made: {0}")]
     Client(String),
+    /// The sink's threads cannot be started.
+    #[error("cannot start the sink's threads: {0}; check the limits on threads and memory")]
+    Threads(String),
     /// A file cannot be read.
     #[error("{}: {why}", path.display())]
     File {

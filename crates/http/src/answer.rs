@@ -66,10 +66,10 @@ impl Meaning {
 /// meanings are `delivered`, `transient`, `reject`, `postpone` and `unavailable`.
 ///
 /// ```
-/// use seriatim::sink::http::Statuses;
+/// use seriatim_http::Statuses;
 ///
 /// let statuses: Statuses = "404=reject,5xx=transient".parse()?;
-/// # Ok::<(), seriatim::sink::http::HttpError>(())
+/// # Ok::<(), seriatim_http::HttpError>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Statuses(Vec<(Codes, Meaning)>);

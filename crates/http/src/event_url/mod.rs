@@ -13,8 +13,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use serde_json::value::RawValue;
+use seriatim::async_trait;
+use seriatim::event::{Event, Pointer};
+use seriatim::sink::{Batch, Context, Delivered, Sink, Stop};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -28,8 +30,6 @@ use super::exchange::{Answer, Attempt, Exchange, Repeat, To, shown};
 use super::exclusive::Record;
 use super::options::Options;
 use super::receivers::{Away, Cause, PROBE_EVERY, Receivers};
-use crate::event::{Event, Pointer};
-use crate::sink::{Batch, Context, Delivered, Sink, SinkError, Stop};
 use allowed::Resolver;
 
 /// If the delivery of a batch takes longer than this, the events delivered so far are committed.
@@ -213,7 +213,8 @@ impl EventUrl {
                 .await
         };
         #[cfg(feature = "traces")]
-        let request = opentelemetry::context::FutureExt::with_current_context(request);
+        let request =
+            seriatim::trace::opentelemetry::context::FutureExt::with_current_context(request);
         let mut request = Request(threads.spawn(request));
         (&mut request.0)
             .await
@@ -259,10 +260,11 @@ impl EventUrlBuilder {
     /// Opens the sink, and starts its threads. Does not connect yet.
     ///
     /// # Errors
-    /// [`SinkError::Http`] if no URL is allowed, a setting is invalid, or TLS is not possible.
-    pub fn open(self) -> Result<EventUrl, SinkError> {
+    /// [`HttpError`] if no URL is allowed, a setting is invalid, TLS is not possible, or no thread can
+    /// be started.
+    pub fn open(self) -> Result<EventUrl, HttpError> {
         if self.allowed.is_empty() {
-            return Err(HttpError::NothingAllowed.into());
+            return Err(HttpError::NothingAllowed);
         }
         let allowed = Arc::new(self.allowed);
         let routes = Routes::Checked(Arc::new(Resolver::new(allowed.clone())));
@@ -273,7 +275,7 @@ impl EventUrlBuilder {
             .thread_name("seriatim-http")
             .enable_all()
             .build()
-            .map_err(SinkError::Thread)?;
+            .map_err(|error| HttpError::Threads(error.to_string()))?;
         Ok(EventUrl {
             pointer: self.pointer,
             allowed,

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use seriatim::event::ObjectName;
 use tokio::time::Instant;
 
 use super::pace::{Meter, Pace};
 use super::refusals::Refusals;
 use super::{Away, Cause, POSTPONED, PROBE_EVERY};
-use crate::event::ObjectName;
 
 /// Longest time for which a due probe is kept for an object that was refused and had no probe. It is
 /// longer than the waits of few events ([`POSTPONED`]). Of many events, some come all the time.

@@ -120,7 +120,7 @@ impl Prefix {
         self.place.is_none()
     }
 
-    pub(in crate::sink::http) fn has(&self, url: &Url) -> bool {
+    pub(crate) fn has(&self, url: &Url) -> bool {
         if url.scheme() != self.scheme {
             return false;
         }

@@ -5,8 +5,10 @@ use std::io;
 use std::str::FromStr;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use reqwest::Url;
+use seriatim::async_trait;
+use seriatim::event::Event;
+use seriatim::sink::{Batch, Context, Delivered, Sink, Stop};
 use tokio::time::{Instant, sleep};
 use url::form_urlencoded;
 
@@ -17,8 +19,6 @@ use super::exchange::{Answer, Attempt, Exchange, Repeat, To, shown};
 use super::exclusive::Record;
 use super::options::Options;
 use super::receivers::{Away, Cause, Failure, PROBE_EVERY, Receivers};
-use crate::event::Event;
-use crate::sink::{Batch, Context, Delivered, Sink, SinkError, Stop};
 
 /// Maximum number of bytes of a URL. It leaves room for percent-encoding.
 const URL_BYTES_MAX: usize = 60_000;
@@ -169,7 +169,7 @@ impl Http {
     /// Begins the settings of a sink for this URL.
     ///
     /// ```
-    /// use seriatim::sink::http::Http;
+    /// use seriatim_http::Http;
     ///
     /// let sink = Http::to("https://billing.example/events?batch=100".parse()?).open()?;
     /// # fn is_sink(_: impl seriatim::sink::Sink) {}
@@ -280,8 +280,8 @@ impl HttpBuilder {
     /// Opens the sink. Does not connect yet.
     ///
     /// # Errors
-    /// [`SinkError::Http`] if a setting is invalid, or TLS is not possible.
-    pub fn open(self) -> Result<Http, SinkError> {
+    /// [`HttpError`] if a setting is invalid, or TLS is not possible.
+    pub fn open(self) -> Result<Http, HttpError> {
         let Target { url, batch } = self.target;
         let exchange = Exchange::new(self.options, Routes::Any, url.scheme() == "https")?;
         Ok(Http {

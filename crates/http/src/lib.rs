@@ -1,4 +1,16 @@
-//! Sinks that send events over HTTP.
+//! Sinks of [`seriatim`] that send events over HTTP.
+//!
+//! ```no_run
+//! # async fn work() -> Result<(), Box<dyn std::error::Error>> {
+//! use seriatim::worker::{Shutdown, Worker};
+//! use seriatim_http::Http;
+//!
+//! let sink = Http::to("https://billing.example/events?batch=100".parse()?).open()?;
+//! let worker = Worker::builder("redis://127.0.0.1").name("billing-a").sink(sink).build()?;
+//! worker.run(Shutdown::on_signals()?).await?;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! - [`Http`]: sends to one URL
 //! - [`EventUrl`]: sends each event to the URL that the event names
@@ -9,7 +21,12 @@
 //!
 //! Each request has the events of one object only. The next request for this object begins after
 //! the answer. If the process dies before the answer, the same events come again with the same ids.
-//! So a receiver must apply the receiver's rule of [`consume`](crate::consume), or be idempotent.
+//! So a receiver must apply the receiver's rule of [`consume`](seriatim::consume), or be idempotent.
+//!
+//! The feature `traces` gives each request the trace context of its delivery. `docs/http.md` in the
+//! repository describes requests, answers and retries.
+#![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 mod answer;
 mod body;
@@ -25,6 +42,7 @@ mod sending;
 mod settings;
 mod signature;
 mod streams;
+mod tls;
 mod unanswered;
 
 pub use answer::Statuses;
@@ -35,6 +53,11 @@ pub use exclusive::Exclusive;
 pub use fixed::{Http, HttpBuilder, Target};
 pub use options::Options;
 pub use signature::{Secret, SignatureError};
+#[doc(hidden)]
+pub use tls::https;
+
+/// The target of log lines.
+const LOG: &str = "seriatim::sink::http";
 
 /// Checks that a text is a URL to which a sink can send: it begins with `http://` or `https://`, and has at
 /// most 60,000 bytes. Whether a worker allows the URL is its own setting.

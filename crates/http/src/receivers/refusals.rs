@@ -4,9 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use seriatim::event::ObjectName;
 use tokio::time::Instant;
-
-use crate::event::ObjectName;
 
 /// Maximum number of remembered objects, over all receivers. If there are more, the older half is
 /// forgotten. They need up to 10 MB.

@@ -14,10 +14,11 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
+use super::LOG;
 use super::error::HttpError;
 use super::options::Options;
 use super::signature::Secret;
-use crate::connection::https;
+use super::tls::https;
 
 /// Interval at which the files are looked at, while requests are sent.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -156,7 +157,7 @@ impl Shared {
             && let Err(error) = self.read_again()
             && has_changed
         {
-            warn!(%error, "deliver: a file of the HTTP sink cannot be read again; its former content stays");
+            warn!(target: LOG, %error, "deliver: a file of the HTTP sink cannot be read again; its former content stays");
         }
     }
 
@@ -175,7 +176,7 @@ impl Shared {
         }
         seen.texts = texts;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
-        info!("deliver: the files of the HTTP sink are read again");
+        info!(target: LOG, "deliver: the files of the HTTP sink are read again");
         Ok(())
     }
 }

@@ -55,7 +55,7 @@ pub struct Options {
     /// receiver's name is looked up again. Default: 2 minutes.
     pub connection_age: Duration,
     /// File with more secrets, one in each line. The sink reads this file, `header_file` and
-    /// `ca_file` again when they change, after a 401, and in [`Sink::reopen`](crate::sink::Sink::reopen).
+    /// `ca_file` again when they change, after a 401, and in [`Sink::reopen`](seriatim::sink::Sink::reopen).
     pub secret_file: Option<PathBuf>,
     /// File with more headers, one line `NAME: VALUE` for each.
     pub header_file: Option<PathBuf>,

@@ -6,8 +6,7 @@ use std::str::FromStr;
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode, utf8_percent_encode};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-
-use crate::event::{Event, type_of};
+use seriatim::event::{Event, type_of};
 
 /// The ASCII characters that are percent-encoded in the value of a header, as the HTTP binding of
 /// CloudEvents requires (section 3.1.3.2). All characters beyond ASCII are encoded, too.
@@ -170,7 +169,7 @@ fn kind(event: &Event) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::ObjectName;
+    use seriatim::event::ObjectName;
 
     fn event(id: u64, object: &str, payload: &'static str) -> Event {
         Event {

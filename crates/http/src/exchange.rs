@@ -10,6 +10,9 @@ use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use reqwest::header::{HeaderMap, HeaderValue};
 use reqwest::{Body, RequestBuilder, Response, StatusCode, Url};
+use seriatim::escape;
+use seriatim::event::Event;
+use seriatim::sink::Context;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::answer::{Meaning, retry_after};
@@ -23,9 +26,6 @@ use super::sending::{Sending, Sent};
 use super::settings::{Current, Settings};
 use super::streams::{Permit, Streams};
 use super::unanswered::{Unanswered, is_broken, is_refused};
-use crate::escape;
-use crate::event::Event;
-use crate::sink::Context;
 
 /// The time after which a request that is not sent may be moved to another connection.
 const QUEUED: Duration = Duration::from_millis(250);
@@ -403,7 +403,7 @@ fn headers(message: &Message, settings: &Current) -> HeaderMap {
         }
     }
     #[cfg(feature = "traces")]
-    for (name, value) in crate::trace::current() {
+    for (name, value) in seriatim::trace::current() {
         // Timestamp and values consist of printable ASCII characters, so they are valid.
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(name, value);
