@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use redis::Cmd;
 
 #[cfg(feature = "worker")]
-use super::library::Library;
+use super::worker::Library;
 use crate::failpoints;
 use crate::keys;
 
@@ -387,7 +387,6 @@ fn assemble(flags: &str, source: &Source) -> String {
 /// `function(keys, argv)`. The script's file returns such a function. What the files declare lives on
 /// from call to call in a library. So no file of such a script uses `P` when it is made, and `keys`
 /// and `argv` take the place of `KEYS` and `ARGV`.
-#[cfg(feature = "worker")]
 fn body(source: &Source) -> String {
     let (declared, text) = (declarations(source), (source.text)());
     format!(
@@ -399,7 +398,6 @@ fn body(source: &Source) -> String {
 
 /// Returns the body with the texts of keys in place of the table `K`. A script would make this table
 /// anew in each call, which takes 3 % of the instructions of a small call.
-#[cfg(feature = "worker")]
 fn with_keys_inline(body: &str) -> String {
     let lines = body.lines().filter(|line| !line.starts_with("local K = "));
     let text: String = lines.flat_map(|line| [line, "\n"]).collect();

@@ -7,21 +7,15 @@
 //! assembled once per process (lua/README.md).
 //!
 //! - `lua`: the text of every script
-//! - `library`: runs the script `advance` as a function or as a script (feature `worker`)
 //! - `emit`, `cancel`: the calls of producers
 //! - `worker`: all other calls (feature `worker`)
 //! - [`values`]: the values that Redis stores as one text, one file each (feature
 //!   `worker`)
-//! - `ids`: [`Cursor`] and [`RowId`], opaque positions and row ids
 //! - `reply`, `error`: code that all calls share
 
 mod cancel;
 mod emit;
 mod error;
-#[cfg(feature = "worker")]
-mod ids;
-#[cfg(feature = "worker")]
-mod library;
 mod lua;
 mod reply;
 #[cfg(feature = "worker")]
@@ -32,17 +26,7 @@ mod worker;
 pub use cancel::{CancelReply, cancel};
 pub use emit::{EmitReply, ScriptedEmit};
 pub use error::ScriptError;
-#[cfg(feature = "worker")]
-pub use ids::{Cursor, RowId};
-#[cfg(feature = "worker")]
-pub(crate) use library::{DENIED, Failed, PREFIX as LIBRARIES};
-#[cfg(feature = "worker")]
-pub use library::{Scripts, ScriptsError, Way, Ways};
-#[cfg(feature = "worker")]
-pub(crate) use lua::ADVANCE;
-#[cfg(feature = "worker")]
 pub(crate) use lua::{CHECK, INSPECT, LOG, OF_OBJECT, STREAM, TAKEN};
-#[cfg(feature = "worker")]
 pub(crate) use reply::Reply;
 #[cfg(feature = "worker")]
 pub use worker::*;

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, RedisError, Value};
 
+use super::library::{Library, Ways};
 use super::suspects::Suspects;
 use crate::escape;
 use crate::keys::Keys;
 use crate::wire::error::ScriptError;
-use crate::wire::library::{Library, Ways};
 use crate::wire::lua::ADVANCE;
 use crate::wire::reply::{Reply, millis};
 use crate::wire::values::{HeldId, Reason, Tag};

@@ -4,6 +4,8 @@
 //!   `handled`, `forget`, `mark`, `sent`, [`position`]: each of these modules has the call of one
 //!   script, with its arguments and its reply
 //! - `call`: calls a script on a server that may not know it yet
+//! - `library`: runs the script `advance` as a function or as a script
+//! - `ids`: [`Cursor`] and [`RowId`], opaque positions and row ids
 //! - `foreign`: finds keys of other programs
 //! - [`operator`]: the scripts of operators, one file each
 //! - `suspects`: the number of suspects that a process may take (a suspect is a batch that may kill
@@ -21,6 +23,8 @@ mod doctor;
 mod foreign;
 mod forget;
 mod handled;
+mod ids;
+mod library;
 mod load;
 mod mark;
 pub mod operator;
@@ -30,6 +34,7 @@ mod renew;
 mod sent;
 mod suspects;
 
+pub(crate) use super::lua::ADVANCE;
 pub use super::values::{Emits, Tag, TagError};
 pub use adopt::{Adopted, Sweep, adopt};
 pub(crate) use advance::pop_and_advance;
@@ -44,6 +49,9 @@ pub use doctor::{Rights, rights};
 pub use foreign::{ForeignKey, foreign_key};
 pub use forget::{Forgot, OBJECTS_MAX, forget};
 pub use handled::{FINISHED, Finished, Handled, SlotBatch, finished_with, handled, returned};
+pub use ids::{Cursor, RowId};
+pub(crate) use library::{DENIED, Failed, Library, PREFIX as LIBRARIES};
+pub use library::{Scripts, ScriptsError, Way, Ways};
 pub use load::{Load, Room};
 pub use mark::{Marked, mark};
 pub use promote::{EVENTS_MAX as PROMOTED_MAX, Promoted, promote};

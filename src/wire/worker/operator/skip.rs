@@ -4,8 +4,8 @@ use redis::aio::ConnectionLike;
 
 use super::action::{By, begin, call};
 use crate::keys::Keys;
+use crate::wire::RowId;
 use crate::wire::error::ScriptError;
-use crate::wire::ids::RowId;
 use crate::wire::lua::SKIP;
 
 /// The result of a skip.

@@ -21,9 +21,9 @@ use redis::{Cmd, RedisError, Value};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::lua::Script;
 use crate::connection::errors::{describe, is_outage};
 use crate::failpoints::{self, around};
+use crate::wire::lua::Script;
 
 /// The time after which a library is tried again that Redis has refused for lack of memory.
 const AGAIN: Duration = Duration::from_secs(60);
