@@ -140,7 +140,7 @@ async fn a_loop_that_stands_still_is_not_healthy() {
         "w",
         "null",
         &options,
-        &[("FAILPOINTS", "advance.before=3*off->1*sleep(6000)")],
+        &[("FAILPOINTS", "advance.before=block@3")],
     );
     let address = address(&worker).await;
     until_status(&address, "/readyz", 200).await;

@@ -32,8 +32,6 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    #[cfg(feature = "failpoints")]
-    let _faults = fail::FailScenario::setup();
     let cli = match parse() {
         Ok(cli) => cli,
         Err(Unparsed::Usage(usage)) if usage.use_stderr() && asks_for_json() => {

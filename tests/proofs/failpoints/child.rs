@@ -79,7 +79,6 @@ pub fn run() {
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .init();
-    let _faults = fail::FailScenario::setup();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -144,7 +144,7 @@ impl<'a> Scene<'a> {
                 self.emit(object, event).await;
             }
         }
-        let mut gone = self.start("gone", "deliver.after=return(abort)");
+        let mut gone = self.start("gone", "deliver.after=abort");
         let status = self.ended(&mut gone).await?;
         if status.signal() != Some(SIGABRT) {
             return Err(format!(
@@ -232,8 +232,8 @@ impl<'a> Scene<'a> {
     }
 
     fn start_first(&mut self) -> Player {
-        let settings: Vec<_> = self.faults.iter().map(Fault::setting).collect();
-        self.start("first", &settings.join(";"))
+        let settings: Vec<_> = self.faults.iter().map(ToString::to_string).collect();
+        self.start("first", &settings.join(","))
     }
 
     fn start(&mut self, name: &str, faults: &str) -> Player {
