@@ -69,7 +69,7 @@ async fn each_event_is_counted_for_the_bound_of_its_lateness() {
     assert_eq!(promote(&scene, 100, MIB).await, expected);
     // The newest event is due last.
     let changes = "
-        events.scheduled = <work:1\\n-next: NOW>
+        events.scheduled = <work:1\\n-next: NOW+1ms>
         events.scheduled.lateness = {10000: 2, 1000: 2, 100: 2, 10: 2, 1: 2, 2000: 2, 200: 2, 20: 2, 2: 2, 3600000: 2, 5000: 2, 500: 2, 50: 2, 5: 2, 600000: 2, 60000: 2, inf: 1}
         objects.with.events = [work:1]
         work:1: events = [2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 0]; events.scheduled = {-next: 3}

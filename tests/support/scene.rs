@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::ops::Deref;
 use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use redis::aio::MultiplexedConnection;
@@ -74,7 +75,9 @@ pub struct Scene {
     console: Console,
     /// The clock of Redis, if it stands still.
     pub clock: Option<Clock>,
-    began_ms: u64,
+    began_us: AtomicU64,
+    /// The commands of the present case.
+    case: Mutex<String>,
     /// All keys when the test last looked. Looking takes long, so it waits until a call is made.
     seen: Mutex<Option<All>>,
 }
@@ -137,16 +140,42 @@ impl Scene {
     }
 
     async fn with(redis: Redis, console: Console) -> Self {
-        let mut scene = Self {
+        let scene = Self {
             redis,
             console,
             clock: None,
-            began_ms: 0,
+            began_us: AtomicU64::default(),
+            case: Mutex::default(),
             seen: Mutex::default(),
         };
-        scene.began_ms = scene.now_ms().await;
+        scene.begin().await;
         scene.changes().await;
         scene
+    }
+
+    async fn begin(&self) {
+        let (seconds, micros): (u64, u64) = self.run(&["TIME"]).await;
+        let us = seconds * 1_000_000 + micros;
+        self.began_us.store(us, Ordering::Relaxed);
+    }
+
+    fn began_us(&self) -> i128 {
+        self.began_us.load(Ordering::Relaxed).into()
+    }
+
+    /// Begins another case: deletes all keys, and adds these.
+    pub async fn again(&self, commands: &str) {
+        let prefix = self.keys.prefix();
+        let keys: Vec<Vec<u8>> = self.run(&["KEYS", &format!("{prefix}*")]).await;
+        let mut pipe = redis::pipe();
+        for key in keys {
+            pipe.del(key).ignore();
+        }
+        pipe.set(self.keys.next_event_id(), 0).ignore();
+        self.run_all(pipe).await;
+        self.case.lock().expect("no test has failed").clear();
+        self.begin().await;
+        self.add(commands).await;
     }
 
     /// Returns the connection for a call. Looks at the keys that are given.
@@ -179,9 +208,11 @@ impl Scene {
     /// - `queue GROUP PASS NAME…`: the same, and each object has the event `1`
     /// - `clean`: makes an object of each kind, as `State::clean` describes it
     ///
-    /// The word `a:1..3` is short for `a:1 a:2 a:3`.
+    /// The word `a:1..3` is short for `a:1 a:2 a:3`. `NOW` is the time at which the test began, in ms,
+    /// and `NOW-5m` is 5 minutes before; `s` and `ms` are units, too.
     pub async fn add(&self, commands: &str) {
-        for words in commands_of(commands) {
+        *self.case.lock().expect("no test has failed") += &format!("{commands}\n");
+        for words in commands_of(&self.with_times(commands)) {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             self.add_one(&words).await;
         }
@@ -260,16 +291,22 @@ impl Scene {
     /// `<…>`. A key that ends by its time to live has the word `expires` at the end. Of a long value
     /// there is the digest.
     ///
-    /// `NOW` is a time of the last minute, and `NOW+5m` a time of the minute that begins in 5 min. The
-    /// same words with `_US` are for times in µs.
+    /// `NOW` is a time of the last minute, and `NOW+5m` a time of the minute that begins in 5 min. If
+    /// the clock stands still, `NOW` and `NOW+5m` are these times exactly, and `s` and `ms` are units,
+    /// too. The same words with `_US` are for times in µs. The id of a row of a stream is its time.
+    ///
+    /// The lines may be in any order.
     #[track_caller]
     pub fn changed(&self, expected: &str) -> impl Future<Output = ()> {
-        let (at, expected) = (Location::caller(), lines_of(expected));
+        let (at, mut expected) = (Location::caller(), lines_of(expected));
         async move {
-            let found = self.changes().await;
+            let mut found = self.changes().await;
+            found.sort_unstable();
+            expected.sort_unstable();
             assert!(
                 found == expected,
-                "{at}: changed:\n{}\n{at}: expected:\n{}",
+                "{at}: given:\n{}{at}: changed:\n{}\n{at}: expected:\n{}",
+                self.case.lock().expect("no test has failed"),
                 found.join("\n"),
                 expected.join("\n")
             );
@@ -374,27 +411,71 @@ impl Scene {
 
     /// Replaces the times of the test by words.
     fn steady(&self, text: &str) -> String {
-        const MINUTE: i128 = 60_000;
         let (mut steady, mut rest) = (String::new(), text);
         while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
-            let digits = rest[at..].find(|c: char| !c.is_ascii_digit());
-            let end = digits.map_or(rest.len(), |digits| at + digits);
+            let end = at + digits(&rest[at..]);
             let number: i128 = rest[at..end].parse().unwrap_or_default();
             steady += &rest[..at];
-            let minutes = |ms: i128| (ms - i128::from(self.began_ms)).div_euclid(MINUTE);
-            let is_near = |ms: i128| minutes(ms).abs() < 60 * 24 * 30;
-            let (ms, word) = match number {
-                _ if is_near(number) => (number, "NOW"),
-                _ if is_near(number / 1000) => (number / 1000, "NOW_US"),
-                _ => (0, &rest[at..end]),
-            };
-            steady += word;
-            if ms > 0 && minutes(ms) != 0 {
-                write!(steady, "{:+}m", minutes(ms)).expect("a text");
-            }
+            let word = &rest[at..end];
             rest = &rest[end..];
+            // The clock may stand still within a millisecond.
+            if let Some(ms) = self.since_began(number, 1000) {
+                write!(steady, "NOW{ms}").expect("a text");
+                // Rows of one time differ by a number behind their time.
+                let row = rest.strip_prefix('-').map_or(0, digits);
+                rest = &rest[if row > 0 { 1 + row } else { 0 }..];
+            } else if let Some(us) = self.since_began(number, 1) {
+                write!(steady, "NOW_US{us}").expect("a text");
+            } else {
+                steady += word;
+            }
         }
         steady + rest
+    }
+
+    /// Returns whether [`Self::changed`] describes this time, in ms, as `NOW`.
+    pub fn is_now(&self, ms: u64) -> bool {
+        self.since_began(ms.into(), 1000).as_deref() == Some("")
+    }
+
+    /// Returns the time from the beginning of the test to this one, in its unit of so many µs, if it is
+    /// a time of these days.
+    fn since_began(&self, number: i128, unit_us: i128) -> Option<String> {
+        let us = (number - self.began_us() / unit_us) * unit_us;
+        let is_near = us.abs() < 30 * 24 * 60 * 60_000_000;
+        let units = if self.clock.is_some() {
+            &UNITS[..]
+        } else {
+            &UNITS[..1]
+        };
+        is_near.then(|| match units.iter().find(|(_, size)| us % size == 0) {
+            _ if us == 0 => String::new(),
+            Some((unit, size)) => format!("{:+}{unit}", us / size),
+            None if (0..60_000_000).contains(&us) => String::new(),
+            None => format!("{:+}m", us.div_euclid(60_000_000)),
+        })
+    }
+
+    /// Replaces `NOW`, and the time from it, by the time.
+    fn with_times(&self, text: &str) -> String {
+        let mut parts = text.split("NOW");
+        let mut all = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let is_part = |c: char| "+-".contains(c) || c.is_ascii_alphanumeric();
+            let end = part.find(|c| !is_part(c)).unwrap_or(part.len());
+            let count = part[..end].trim_end_matches(|c: char| c.is_ascii_alphabetic());
+            let size = UNITS
+                .iter()
+                .find(|(unit, _)| *unit == &part[count.len()..end]);
+            let us = match (count, size) {
+                ("", _) => 0,
+                (_, Some((_, size))) => size * count.parse::<i128>().expect("a number"),
+                (_, None) => panic!("a time without a unit: {part}"),
+            };
+            write!(all, "{}", (self.began_us() + us) / 1000).expect("a text");
+            all += &part[end..];
+        }
+        all
     }
 
     /// Returns what a check of the keys finds.
@@ -402,6 +483,15 @@ impl Scene {
         let control = crate::support::control(&self.console.conn(), &self.keys);
         control.check().await.expect("checked")
     }
+}
+
+/// The units of times, and their sizes in µs.
+const UNITS: [(&str, i128); 4] = [("m", 60_000_000), ("s", 1_000_000), ("ms", 1000), ("us", 1)];
+
+/// Returns the number of digits with which a text begins.
+fn digits(text: &str) -> usize {
+    let end = text.find(|c: char| !c.is_ascii_digit());
+    end.unwrap_or(text.len())
 }
 
 fn text(bytes: &[u8]) -> String {
