@@ -5,7 +5,8 @@ use seriatim::wire::ScriptError;
 use seriatim::wire::operator::{self, CronDone, CronQuery, CronReply, CronStep};
 use seriatim::wire::values::CronValue;
 
-use super::{BY, Scene};
+use super::{BY, acted, given, row, wrong_type};
+use crate::scene::Scene;
 use crate::support::jobs;
 
 const RESUME: CronStep<'static> = CronStep::Resume {
@@ -15,6 +16,10 @@ const RESUME: CronStep<'static> = CronStep::Resume {
 };
 /// Object, schedule and event of the job of the tests.
 const SAME: [&str; 3] = ["work:1", "@every 1h", "1"];
+/// The changes of a call that queues the event of the job of the tests.
+const QUEUED: &str = "objects.with.events = [work:1]\nwork:1: events = [1]\n";
+/// The changes of a call that gives the job a next tick.
+const NEXT: &str = "events.cron.next = <job: 9>\nevents.scheduled.wake = <wake: 0>\n";
 
 /// Returns a job. `head`: as for [`jobs::job`].
 fn with(head: &str, [object, schedule, event]: [&str; 3]) -> CronValue {
@@ -24,12 +29,24 @@ fn with(head: &str, [object, schedule, event]: [&str; 3]) -> CronValue {
     }
 }
 
-/// Returns the value of a job whose schedule is set now.
-fn set_now(head: &str, parts: [&str; 3]) -> String {
-    jobs::text(&with(head, parts)).replace(r#""since_ms":5"#, r#""since_ms":NOW"#)
+/// Returns the commands that give one job with this value. It has fired at 3, and its ticks up to 7
+/// are handled.
+fn job(value: &str) -> String {
+    let next = if value.contains(r#""paused":true"#) {
+        ""
+    } else {
+        "; ZADD events.cron.next 8 job"
+    };
+    format!("HSET events.cron job '{value}'; HSET events.cron.last job '7 3'{next}\n")
 }
 
-async fn set(scene: &mut Scene, parts: [&str; 3], now: bool) -> Result<CronDone, ScriptError> {
+/// Returns the change to a job with this value. `since`: the time at which its schedule was set.
+fn job_is(value: &CronValue, since: &str) -> String {
+    let value = jobs::text(value).replace(r#""since_ms":5"#, &format!(r#""since_ms":{since}"#));
+    format!("events.cron = {{job: {}}}\n", value.escape_debug())
+}
+
+async fn set(scene: &Scene, parts: [&str; 3], now: bool) -> Result<CronDone, ScriptError> {
     let step = CronStep::Set {
         job: &with("new 0", parts),
         next_ms: Some(9),
@@ -39,73 +56,38 @@ async fn set(scene: &mut Scene, parts: [&str; 3], now: bool) -> Result<CronDone,
     change(scene, step).await
 }
 
-/// Builds a state with one job, which has this value. It has fired at 3, and its ticks up to 7 are
-/// handled.
-async fn scene(job: &str) -> Scene {
-    let mut scene = Scene::new().await;
-    scene.put("HSET", "events.cron", &["job", job]).await;
-    scene.put("HSET", "events.cron.last", &["job", "7 3"]).await;
-    if !job.contains(r#""paused":true"#) {
-        scene.put("ZADD", "events.cron.next", &["8", "job"]).await;
+async fn change(scene: &Scene, step: CronStep<'_>) -> Result<CronDone, ScriptError> {
+    operator::cron(&mut scene.conn().await, &scene.keys, BY, "job", step).await
+}
+
+async fn page(scene: &Scene, query: CronQuery<'_>) -> (u64, u64, Vec<CronReply>) {
+    let page = operator::crons(&mut scene.conn().await, &scene.keys, query).await;
+    page.expect("a page")
+}
+
+/// Returns the changes of a call that sets a job for this object, and perhaps queues its event.
+fn set_for([object, _, event]: [&str; 3], now: bool) -> String {
+    let of_job = format!("{object} id  cron job");
+    let (set, run) = (row("cron-set", &of_job), row("cron-run", &of_job));
+    match now {
+        false => acted("cron-set", &of_job),
+        true => format!(
+            "objects.with.events = [{object}]\n{object}: events = [{event}]\noperator.actions = {{{set}, {run}}}\n"
+        ),
     }
-    scene
-}
-
-async fn change(scene: &mut Scene, step: CronStep<'_>) -> Result<CronDone, ScriptError> {
-    let keys = scene.state.keys.clone();
-    operator::cron(&mut scene.state.conn, &keys, BY, "job", step).await
-}
-
-/// Returns the lines of a state with this job. `next`: its next tick, if it has one.
-fn job(value: &str, last: &str, next: Option<u64>) -> Vec<String> {
-    let mut lines = vec![
-        format!("events.cron: job = {value}"),
-        format!("events.cron.last: job = {last}"),
-    ];
-    lines.extend(next.map(|next| format!("events.cron.next: job {next}")));
-    lines
-}
-
-const WAKE: &str = "events.scheduled.wake: wake 0";
-
-fn action(action: &str, object: &str) -> String {
-    format!("operator.actions: NOW action {action} who ada why a test object {object} id  cron job")
-}
-
-/// Returns the lines of a state in which the job's event was queued now.
-fn queued(object: &str, event: &str) -> [String; 2] {
-    [
-        "objects.with.events: ".to_owned() + object,
-        format!("{object}:events: {event}"),
-    ]
 }
 
 #[tokio::test]
 async fn a_new_job_is_set() {
-    for now in [false, true] {
-        let mut scene = Scene::new().await;
-        assert_eq!(
-            set(&mut scene, SAME, now).await.expect("a reply"),
-            CronDone::New
-        );
-        let mut expected = job(
-            &set_now("new 0", SAME),
-            if now { "NOW NOW" } else { "NOW 0" },
-            Some(9),
-        );
-        expected.push(WAKE.to_owned());
-        if now {
-            let [marker, event] = queued("work:1", "1");
-            expected.extend([
-                marker,
-                action("cron-set", "work:1"),
-                action("cron-run", "work:1"),
-                event,
-            ]);
-        } else {
-            expected.push(action("cron-set", "work:1"));
-        }
-        assert_eq!(scene.shown().await, expected, "now: {now}");
+    let scene = given("").await;
+    for (now, last) in [(false, "NOW 0"), (true, "NOW NOW")] {
+        scene.again("").await;
+        let done = set(&scene, SAME, now).await.expect("a reply");
+        assert_eq!(done, CronDone::New);
+        let job = job_is(&with("new 0", SAME), "NOW") + &set_for(SAME, now) + NEXT;
+        scene
+            .changed(&format!("{job}events.cron.last = {{job: {last}}}"))
+            .await;
     }
 }
 
@@ -115,66 +97,37 @@ async fn a_new_job_is_set() {
 async fn another_job_of_the_name_replaces_it() {
     let (to_object, to_event) = (["work:2", SAME[1], "1"], ["work:1", SAME[1], "2"]);
     let to_schedule = ["work:1", "@daily", "1"];
-    let (on, off) = (
-        &*jobs::value("id 0", "work:1", "1"),
-        &*jobs::value("id 1", "work:1", "1"),
-    );
-    let stays = |parts| jobs::text(&with("new 0", parts));
-    let (zone, missed) = (
-        on.replace("UTC", "Europe/Berlin"),
-        on.replace(r#""all""#, r#""once""#),
-    );
-    for (before, to, value, last, next) in [
-        (on, to_object, stays(to_object), "7 3", Some(8)),
-        (on, to_event, stays(to_event), "7 3", Some(8)),
-        (
-            on,
-            to_schedule,
-            set_now("new 0", to_schedule),
-            "NOW 3",
-            Some(9),
-        ),
-        (off, to_object, set_now("new 1", to_object), "NOW 3", None),
-        (
-            off,
-            to_schedule,
-            set_now("new 1", to_schedule),
-            "NOW 3",
-            None,
-        ),
-        (&zone, SAME, set_now("new 0", SAME), "NOW 3", Some(9)),
-        (&missed, SAME, set_now("new 0", SAME), "NOW 3", Some(9)),
+    let [on, off] = ["id 0", "id 1"].map(|head| jobs::value(head, "work:1", "1"));
+    let zone = on.replace("UTC", "Europe/Berlin");
+    let missed = on.replace(r#""all""#, r#""once""#);
+    let scene = given("").await;
+    for (before, to, head, is_kept) in [
+        (&*on, to_object, "new 0", true),
+        (&on, to_event, "new 0", true),
+        (&on, to_schedule, "new 0", false),
+        (&off, to_object, "new 1", false),
+        (&off, to_schedule, "new 1", false),
+        (&zone, SAME, "new 0", false),
+        (&missed, SAME, "new 0", false),
         // An invalid job can be replaced.
-        ("odd", SAME, set_now("new 0", SAME), "NOW 3", Some(9)),
+        ("odd", SAME, "new 0", false),
     ] {
-        let object = to[0];
         for now in [false, true] {
-            let mut scene = scene(before).await;
-            assert_eq!(
-                set(&mut scene, to, now).await.expect("a reply"),
-                CronDone::Replaced,
-                "{before} {to:?}"
-            );
-            let handled = last.split(' ').next().expect("a time");
-            let last = if now {
-                format!("{handled} NOW")
-            } else {
-                last.to_owned()
-            };
-            let mut expected = job(&value, &last, next);
-            expected.extend((next == Some(9)).then(|| WAKE.to_owned()));
-            if now {
-                let [marker, event] = queued(object, to[2]);
-                expected.extend([
-                    marker,
-                    action("cron-set", object),
-                    action("cron-run", object),
-                    event,
-                ]);
-            } else {
-                expected.push(action("cron-set", object));
+            scene.again(&job(before)).await;
+            let done = set(&scene, to, now).await.expect("a reply");
+            assert_eq!(done, CronDone::Replaced, "{before} {to:?}");
+            let mut changes = job_is(&with(head, to), if is_kept { "5" } else { "NOW" });
+            if !is_kept && head == "new 0" {
+                changes += NEXT;
             }
-            assert_eq!(scene.shown().await, expected, "{before} {to:?} now: {now}");
+            let (handled, fired) = (
+                if is_kept { "7" } else { "NOW" },
+                if now { "NOW" } else { "3" },
+            );
+            if (handled, fired) != ("7", "3") {
+                changes += &format!("events.cron.last = {{job: {handled} {fired}}}\n");
+            }
+            scene.changed(&(changes + &set_for(to, now))).await;
         }
     }
 }
@@ -183,15 +136,12 @@ async fn another_job_of_the_name_replaces_it() {
 #[tokio::test]
 async fn the_same_job_changes_nothing() {
     for paused in ["id 0", "id 1"] {
-        let mut scene = scene(&jobs::value(paused, "work:1", "1")).await;
-        scene.put("SET", "work:1:events", &["wrong"]).await;
-        let before = scene.shown().await;
+        let scene = given(&job(&jobs::value(paused, "work:1", "1"))).await;
+        scene.add("SET work:1:events wrong").await;
         for now in [false, true] {
-            assert_eq!(
-                set(&mut scene, SAME, now).await.expect("a reply"),
-                CronDone::Same
-            );
-            assert_eq!(scene.shown().await, before, "{paused} now: {now}");
+            let done = set(&scene, SAME, now).await.expect("a reply");
+            assert_eq!(done, CronDone::Same);
+            scene.changed("").await;
         }
     }
 }
@@ -200,41 +150,28 @@ async fn the_same_job_changes_nothing() {
 /// changes.
 #[tokio::test]
 async fn a_job_that_cannot_be_queued_is_not_set() {
-    let mut scene = scene(&jobs::value("id 0", "work:1", "1")).await;
-    scene.put("SET", "work:2:events", &["wrong"]).await;
-    let before = scene.shown().await;
-    for to in [["work:2", SAME[1], "1"], ["work:2", "@daily", "1"]] {
-        let refused = set(&mut scene, to, true).await.expect_err("a wrong type");
-        assert!(
-            matches!(&refused, ScriptError::WrongType { key, .. } if key == "work:2:events"),
-            "{refused}"
-        );
-        assert_eq!(scene.shown().await, before);
+    let scene = given(&job(&jobs::value("id 0", "work:1", "1"))).await;
+    scene.add("SET work:2:events wrong").await;
+    let to = ["work:2", SAME[1], "1"];
+    for to in [to, ["work:2", "@daily", "1"]] {
+        let refused = set(&scene, to, true).await;
+        assert_eq!(wrong_type(&scene, refused), "work:2:events is a string");
+        scene.changed("").await;
     }
-    assert_eq!(
-        set(&mut scene, ["work:2", SAME[1], "1"], false)
-            .await
-            .expect("a reply"),
-        CronDone::Replaced
-    );
-    assert_eq!(
-        scene.items("events.cron").await,
-        [format!("job = {}", jobs::value("new 0", "work:2", "1"))]
-    );
+    let done = set(&scene, to, false).await.expect("a reply");
+    assert_eq!(done, CronDone::Replaced);
+    let changes = job_is(&with("new 0", to), "5") + &set_for(to, false);
+    scene.changed(&changes).await;
 }
 
 /// There are so many jobs at most. A job that exists can be replaced even then.
 #[tokio::test]
 async fn there_are_so_many_jobs() {
     for other in [&*jobs::value("id 0", "work:1", "1"), "odd"] {
-        let mut scene = Scene::new().await;
-        scene.put("HSET", "events.cron", &["other", other]).await;
-        let before = scene.shown().await;
-        assert_eq!(
-            set(&mut scene, SAME, true).await.expect("a reply"),
-            CronDone::TooMany(1)
-        );
-        assert_eq!(scene.shown().await, before);
+        let scene = given(&format!("HSET events.cron other '{other}'")).await;
+        let done = set(&scene, SAME, true).await.expect("a reply");
+        assert_eq!(done, CronDone::TooMany(1));
+        scene.changed("").await;
     }
 }
 
@@ -242,84 +179,60 @@ async fn there_are_so_many_jobs() {
 /// runs again.
 #[tokio::test]
 async fn each_step_writes_what_it_says() {
-    let [on, off, new] = ["id 0", "id 1", "new 0"].map(|head| jobs::value(head, "work:1", "1"));
-    let (on, off) = (on.as_str(), off.as_str());
-    let ran = |value: &str, next| {
-        let [marker, event] = queued("work:1", "1");
-        [
-            job(value, "7 NOW", next),
-            vec![marker, action("cron-run", "work:1"), event],
-        ]
-        .concat()
-    };
-    let (paused, resumed) = (
-        action("cron-pause", "work:1"),
-        action("cron-resume", "work:1"),
-    );
-    for (before, step, done, expected) in [
+    let [on, off] = ["id 0", "id 1"].map(|head| jobs::value(head, "work:1", "1"));
+    let is = |head, since| job_is(&with(head, SAME), since);
+    let by = |action| acted(action, "work:1 id  cron job");
+    let last = |last| format!("events.cron.last = {last}\n");
+    let ran = || QUEUED.to_owned() + &last("{job: 7 NOW}") + &by("cron-run");
+    let paused = is("id 1", "5") + &last("{job: NOW 3}") + "events.cron.next = nil\n";
+    let resumed = is("new 0", "5") + &last("{job: NOW 3}") + NEXT;
+    let removed = format!("events.cron = nil\nevents.cron.next = nil\n{}", last("nil"));
+    let removed_odd = acted("cron-remove", " id  cron job");
+    let none = String::new;
+    let scene = given("").await;
+    for (before, step, done, changes) in [
         (
-            on,
+            &*on,
             CronStep::Pause,
             CronDone::Paused,
-            [job(off, "NOW 3", None), vec![paused]].concat(),
+            paused + &by("cron-pause"),
         ),
+        (&off, CronStep::Pause, CronDone::Paused, none()),
+        (&on, RESUME, CronDone::Changed, none()),
         (
-            off,
-            CronStep::Pause,
-            CronDone::Paused,
-            job(off, "7 3", None),
-        ),
-        (on, RESUME, CronDone::Changed, job(on, "7 3", Some(8))),
-        (
-            off,
+            &off,
             RESUME,
             CronDone::Resumed,
-            [job(&new, "NOW 3", Some(9)), vec![WAKE.to_owned(), resumed]].concat(),
+            resumed + &by("cron-resume"),
         ),
-        (on, CronStep::Run, CronDone::Ran, ran(on, Some(8))),
-        (off, CronStep::Run, CronDone::Ran, ran(off, None)),
+        (&on, CronStep::Run, CronDone::Ran, ran()),
+        (&off, CronStep::Run, CronDone::Ran, ran()),
         (
-            on,
+            &on,
             CronStep::Remove,
             CronDone::Removed,
-            vec![action("cron-remove", "work:1")],
+            removed.clone() + &by("cron-remove"),
         ),
         (
             "odd",
             CronStep::Remove,
             CronDone::Removed,
-            vec![action("cron-remove", "")],
+            removed + &removed_odd,
         ),
-        (
-            "odd",
-            CronStep::Pause,
-            CronDone::Invalid,
-            job("odd", "7 3", Some(8)),
-        ),
-        ("odd", RESUME, CronDone::Invalid, job("odd", "7 3", Some(8))),
-        (
-            "odd",
-            CronStep::Run,
-            CronDone::Invalid,
-            job("odd", "7 3", Some(8)),
-        ),
+        ("odd", CronStep::Pause, CronDone::Invalid, none()),
+        ("odd", RESUME, CronDone::Invalid, none()),
+        ("odd", CronStep::Run, CronDone::Invalid, none()),
     ] {
-        let mut scene = scene(before).await;
-        assert_eq!(
-            change(&mut scene, step).await.expect("a reply"),
-            done,
-            "{before} {step:?}"
-        );
-        assert_eq!(scene.shown().await, expected, "{before} {step:?}");
+        scene.again(&job(before)).await;
+        let found = change(&scene, step).await.expect("a reply");
+        assert_eq!(found, done, "{before} {step:?}");
+        scene.changed(&changes).await;
     }
+    scene.again("").await;
     for step in [CronStep::Pause, RESUME, CronStep::Run, CronStep::Remove] {
-        let mut scene = Scene::new().await;
-        assert_eq!(
-            change(&mut scene, step).await.expect("a reply"),
-            CronDone::NotSet,
-            "{step:?}"
-        );
-        assert_eq!(scene.shown().await, [""; 0], "{step:?}");
+        let done = change(&scene, step).await.expect("a reply");
+        assert_eq!(done, CronDone::NotSet, "{step:?}");
+        scene.changed("").await;
     }
 }
 
@@ -327,65 +240,38 @@ async fn each_step_writes_what_it_says() {
 /// not run, and nothing changes.
 #[tokio::test]
 async fn a_job_without_a_queue_does_not_run() {
-    let mut scene = scene(&jobs::value("id 0", "work:1", "1")).await;
-    scene.put("SET", "work:1:events", &["wrong"]).await;
-    let before = scene.shown().await;
-    let refused = change(&mut scene, CronStep::Run)
-        .await
-        .expect_err("a wrong type");
-    assert!(
-        matches!(&refused, ScriptError::WrongType { key, found } if key == "work:1:events" && found == "string"),
-        "{refused}"
-    );
-    assert_eq!(scene.shown().await, before);
+    let scene = given(&job(&jobs::value("id 0", "work:1", "1"))).await;
+    scene.add("SET work:1:events wrong").await;
+    let refused = change(&scene, CronStep::Run).await;
+    assert_eq!(wrong_type(&scene, refused), "work:1:events is a string");
+    scene.changed("").await;
 
-    let keys = Keys::new();
+    let scene = Scene::under(Keys::new()).await;
     scene
-        .state
-        .run(
-            "HSET",
-            &[
-                &keys.events_cron(),
-                "job",
-                &jobs::value("id 0", "{shop:0}:work:1", "1"),
-            ],
-        )
+        .add(&job(&jobs::value("id 0", "{shop:0}:work:1", "1")))
         .await;
-    let ran = operator::cron(&mut scene.state.conn, &keys, BY, "job", CronStep::Run)
-        .await
-        .expect("a reply");
+    let ran = change(&scene, CronStep::Run).await.expect("a reply");
     assert_eq!(ran, CronDone::Invalid);
-    let written = [
-        "EXISTS",
-        &keys.objects_with_events(),
-        &keys.events_cron_last(),
-        &keys.operator_actions(),
-    ];
-    assert_eq!(scene.console.run::<u64>(&written).await, 0);
+    scene.changed("").await;
 }
 
 /// A page has 16 KiB of the value of a job, and the size of the whole value. A job may have no
 /// tick, and no last run.
 #[tokio::test]
 async fn a_page_has_the_beginning_of_a_large_job() {
-    let mut scene = Scene::new().await;
-    let keys = scene.state.keys.clone();
     let large = "x".repeat(16_385);
-    scene
-        .put(
-            "HSET",
-            "events.cron",
-            &["a", "odd", "b", &large[1..], "c", &large],
-        )
-        .await;
-    scene
-        .put("ZADD", "events.cron.next", &["5", "a", "inf", "c"])
-        .await;
-    scene.put("HSET", "events.cron.last", &["a", "7 3"]).await;
-    let job = |name: &str, value_bytes: usize, value: &str, next: &str, last: &str| CronReply {
+    let scene = given(&format!(
+        "
+        HSET events.cron a odd b {} c {large}; ZADD events.cron.next 5 a inf c
+        HSET events.cron.last a '7 3'
+        ",
+        &large[1..]
+    ))
+    .await;
+    let job = |name: &str, value_bytes, value: &str, next: &str, last: &str| CronReply {
         name: name.into(),
         value: value.into(),
-        value_bytes: value_bytes as u64,
+        value_bytes,
         next: next.into(),
         last: last.into(),
     };
@@ -394,26 +280,13 @@ async fn a_page_has_the_beginning_of_a_large_job() {
         job("b", 16_384, &large[1..], "", ""),
         job("c", 16_385, &large[1..], "inf", ""),
     ];
-    let one = operator::crons(&mut scene.state.conn, &keys, CronQuery::One(b"a"))
-        .await
-        .expect("a page");
-    assert_eq!((one.1, one.2), (0, all[..1].to_vec()));
-    let (now_ms, cursor, mut jobs) =
-        operator::crons(&mut scene.state.conn, &keys, CronQuery::All(0, 100))
-            .await
-            .expect("a page");
-    assert!(
-        (scene.began_ms..scene.began_ms + super::LONGEST_MS).contains(&now_ms),
-        "{now_ms}"
-    );
+    let (_, cursor, jobs) = page(&scene, CronQuery::One(b"a")).await;
+    assert_eq!((cursor, &jobs[..]), (0, &all[..1]));
+    let (now_ms, cursor, mut jobs) = page(&scene, CronQuery::All(0, 100)).await;
+    assert!(scene.is_now(now_ms), "{now_ms}");
     jobs.sort_by(|one, other| one.name.cmp(&other.name));
-    assert!(
-        (cursor, &jobs[..]) == (0, &all),
-        "{cursor} {:?}",
-        jobs.iter().map(|job| job.value_bytes).collect::<Vec<_>>()
-    );
-    let none = operator::crons(&mut scene.state.conn, &keys, CronQuery::One(b"d"))
-        .await
-        .expect("a page");
-    assert_eq!((none.1, none.2), (0, vec![]));
+    let sizes: Vec<_> = jobs.iter().map(|job| job.value_bytes).collect();
+    assert!((cursor, &jobs[..]) == (0, &all), "{cursor} {sizes:?}");
+    let (_, cursor, jobs) = page(&scene, CronQuery::One(b"d")).await;
+    assert_eq!((cursor, jobs), (0, vec![]));
 }

@@ -2,185 +2,120 @@
 
 use seriatim::wire::operator::{self, Skipped};
 
-use super::{BY, Scene};
+use super::{BY, acted, given};
+use crate::scene::Scene;
+use crate::stopped::NOW_US;
 
-/// Skips the event 7 of the object `a`, whose handlers have these emits. Returns the lines of all
-/// keys but those of the object and of the dead letters.
-async fn skip(scene: &mut Scene, emits: &[(&str, &str)]) -> Vec<String> {
-    scene
-        .state
-        .hold("a", "inf", &["1"], "7 0 1 0 retry: x")
-        .await;
-    let fields: Vec<&str> = emits
-        .iter()
-        .flat_map(|(handler, value)| [*handler, *value])
-        .collect();
-    scene
-        .put(
-            "HSET",
-            "a:event.handled",
-            &[&["id", "7"], &fields[..]].concat(),
-        )
-        .await;
-    let keys = scene.state.keys.clone();
-    let skipped = operator::skip(&mut scene.state.conn, &keys, BY, b"a", Some(7))
-        .await
-        .expect("a reply");
+/// Skips the event 7 of the object `a`, whose handlers have these emits. Fails unless these are the
+/// other changes.
+async fn skip(scene: &Scene, keys: &str, emits: &str, changes: &str) {
+    let held = "hold a inf '7 0 1 0 retry: x' 1";
+    let given = format!("{held}; HSET a:event.handled id 7 {emits}\n{keys}");
+    scene.again(&given).await;
+    let mut conn = scene.conn().await;
+    let skipped = operator::skip(&mut conn, &scene.keys, BY, b"a", Some(7)).await;
     assert!(
-        matches!(skipped, Skipped::Skipped { id: 7, left: 0, .. }),
+        matches!(skipped, Ok(Skipped::Skipped { id: 7, left: 0, .. })),
         "{skipped:?}"
     );
-    let mut lines = scene.shown().await;
-    lines.retain(|line| {
-        !["a:", "events.dead: ", "operator.", "objects.held: "]
-            .iter()
-            .any(|begin| line.starts_with(begin))
-    });
-    lines
+    let skipped = "
+        a: event.handled = nil; events.held = nil; events.held.id = nil
+        events.dead = {NOW id 7 prev 0 object a event 1 error skipped: retry: x attempts 1}
+        objects.held = <a: 0>
+    ";
+    let record = acted("skip", "a id 7 dead_id NOW error retry: x");
+    scene.changed(&[skipped, &record, changes].concat()).await;
 }
 
 /// Events are queued in the order of their handlers, and of their emits. Handlers with the same
 /// place come in the order of their names. Each object has one marker.
 #[tokio::test]
 async fn emits_are_queued_in_the_order_of_their_handlers() {
-    let mut scene = Scene::new().await;
-    let [first, second, last] = [
-        "0 2 8 3 1 o:1A3 1 o:2B",
-        "0 1 4 3 1 o:1C",
-        "10 3 12 3 1 o:3D3 2 o:1EE3 0 o:4",
-    ];
-    let lines = skip(
-        &mut scene,
-        &[
-            ("emit:a", last),
-            ("emit:c", second),
-            ("emit:b", first),
-            ("emit:d", "9 1 4 3 1 o:1F"),
-        ],
-    )
-    .await;
-    let expected = [
-        "o:1:events: EE",
-        "o:1:events: F",
-        "o:1:events: C",
-        "o:1:events: A",
-        "o:2:events: B",
-        "o:3:events: D",
-        "o:4:events: ",
-        "objects.with.events: o:4",
-        "objects.with.events: o:3",
-        "objects.with.events: o:2",
-        "objects.with.events: o:1",
-        "objects.with.events: ",
-    ];
-    assert_eq!(lines, expected);
+    let emits = "
+        emit:a '10 3 12 3 1 o:3D3 2 o:1EE3 0 o:4' emit:c '0 1 4 3 1 o:1C' \
+        emit:b '0 2 8 3 1 o:1A3 1 o:2B' emit:d '9 1 4 3 1 o:1F'
+    ";
+    let changes = "
+        o:1: events = [A, C, F, EE]
+        o:2: events = [B]
+        o:3: events = [D]
+        o:4: events = []
+        objects.with.events = [, o:1, o:2, o:3, o:4]
+    ";
+    skip(&given("").await, "", emits.trim(), changes).await;
 }
 
 /// A schedule replaces an earlier one with its key, keeps the time of the earlier one, or keeps the
 /// earlier one as it is.
 #[tokio::test]
 async fn schedules_replace_or_keep_earlier_ones() {
-    let schedules =
-        ["r", "t", "f"].map(|mode| format!("s3 3 3 {mode}@99999999999999 o:1newk-{mode}"));
-    for is_there in [false, true] {
-        let mut scene = Scene::new().await;
-        for mode in ["r", "t", "f"].into_iter().filter(|_| is_there) {
-            scene
-                .put(
-                    "ZADD",
-                    "events.scheduled",
-                    &["9999999999999", &format!("o:1\nk-{mode}")],
-                )
-                .await;
-            scene
-                .put(
-                    "HSET",
-                    "o:1:events.scheduled",
-                    &[&format!("k-{mode}"), "old"],
-                )
-                .await;
-        }
-        let lines = skip(
-            &mut scene,
-            &[("emit:h", &format!("0 3 9 {}", schedules.concat()))],
-        )
-        .await;
-        let kept = if is_there {
-            "9999999999999"
-        } else {
-            "99999999999999"
-        };
-        let mut members = [("f", kept), ("r", "99999999999999"), ("t", kept)];
-        members.sort_by_key(|(mode, due)| (due.len(), *mode));
-        let mut expected = members
-            .map(|(mode, due)| format!("events.scheduled: o:1\nk-{mode} {due}"))
-            .to_vec();
-        let first = if is_there { "old" } else { "new" };
-        expected.extend(
-            [("f", first), ("r", "new"), ("t", "new")]
-                .map(|(mode, event)| format!("o:1:events.scheduled: k-{mode} = {event}")),
-        );
-        expected.push("objects.with.events: ".to_owned());
-        assert_eq!(lines, expected, "{is_there}");
-    }
+    let schedule = |mode| format!("s3 3 3 {mode}@99999999999999 o:1newk-{mode}");
+    let emits = format!("emit:h '0 3 9 {}'", ["r", "t", "f"].map(schedule).concat());
+    let earlier = "
+        ZADD events.scheduled 9999999999999 'o:1\nk-r' 9999999999999 'o:1\nk-t' 9999999999999 'o:1\nk-f'
+        HSET o:1:events.scheduled k-r old k-t old k-f old
+    ";
+    let all_new = r"
+        events.scheduled = <o:1\nk-f: 99999999999999, o:1\nk-r: 99999999999999, o:1\nk-t: 99999999999999>
+        o:1: events.scheduled = {k-f: new, k-r: new, k-t: new}
+        objects.with.events = []
+    ";
+    let replaced = r"
+        events.scheduled = <o:1\nk-f: 9999999999999, o:1\nk-t: 9999999999999, o:1\nk-r: 99999999999999>
+        o:1: events.scheduled = {k-f: old, k-r: new, k-t: new}
+        objects.with.events = []
+    ";
+    let scene = given("").await;
+    skip(&scene, "", &emits, all_new).await;
+    skip(&scene, earlier, &emits, replaced).await;
 }
 
 /// A schedule that is due within a minute wakes a worker, but not one that keeps an earlier time.
 /// No due time is above the highest id.
 #[tokio::test]
 async fn a_schedule_that_is_due_soon_wakes_a_worker() {
+    const WAKE: &str = "events.scheduled.wake = <wake: 0>\n";
+    let others = "o:1: events.scheduled = {k: 1}\nobjects.with.events = []\n";
+    let scene = Scene::stopped_at(NOW_US).await;
     for (due, shown, wakes) in [
         ("+0", "NOW", true),
-        ("+59999", "NOW", true),
-        ("+60000", "NOW", false),
+        ("+59999", "NOW+59999ms", true),
+        ("+60000", "NOW+1m", false),
         ("@5", "5", true),
         ("@99999999999999999999", "9007199254740991", false),
         ("+99999999999999999999", "9007199254740991", false),
     ] {
-        for is_there in [false, true] {
-            let mut scene = Scene::new().await;
-            if is_there {
-                scene
-                    .put("ZADD", "events.scheduled", &["9999999999999", "o:1\nk"])
-                    .await;
-            }
-            let lines = skip(
-                &mut scene,
-                &[("emit:h", &format!("0 1 9 s3 1 1 t{due} o:11k"))],
-            )
-            .await;
-            let shown = if is_there { "9999999999999" } else { shown };
-            let mut expected = vec![format!("events.scheduled: o:1\nk {shown}")];
-            expected
-                .extend((wakes && !is_there).then(|| "events.scheduled.wake: wake 0".to_owned()));
-            expected.extend(
-                ["o:1:events.scheduled: k = 1", "objects.with.events: "].map(str::to_owned),
-            );
-            assert_eq!(lines, expected, "{due} {is_there}");
-        }
+        let emit = format!("emit:h '0 1 9 s3 1 1 t{due} o:11k'");
+        let due = format!("events.scheduled = <o:1\\nk: {shown}>\n{others}");
+        let wake = if wakes { WAKE } else { "" };
+        skip(&scene, "", &emit, &(due + wake)).await;
+        let earlier = "ZADD events.scheduled 9999999999999 'o:1\nk'";
+        skip(&scene, earlier, &emit, others).await;
     }
     // One schedule of several that is due soon is enough.
-    let mut scene = Scene::new().await;
-    let emits = "0 2 9 s3 1 1 r@5 o:11ks3 1 1 r+99999 o:11l";
-    assert!(
-        skip(&mut scene, &[("emit:h", emits)])
-            .await
-            .contains(&"events.scheduled.wake: wake 0".to_owned())
-    );
+    let emits = "emit:h '0 2 9 s3 1 1 r@5 o:11ks3 1 1 r+99999 o:11l'";
+    let changes = r"
+        events.scheduled = <o:1\nk: 5, o:1\nl: NOW+99999ms>
+        events.scheduled.wake = <wake: 0>
+        o:1: events.scheduled = {k: 1, l: 1}
+        objects.with.events = []
+    ";
+    skip(&scene, "", emits, changes).await;
 }
 
 /// The markers of many objects take several commands, and each object has one.
 #[tokio::test]
 async fn many_objects_have_one_marker_each() {
-    let mut scene = Scene::new().await;
     let objects: Vec<String> = (0..2001).map(|n| format!("o:{n}")).collect();
-    let emits: String = objects
-        .iter()
-        .map(|object| format!("{} 1 {object}1", object.len()))
-        .collect();
-    skip(&mut scene, &[("emit:h", &format!("0 2001 9 {emits}"))]).await;
-    let mut markers = scene.items("objects.with.events").await;
-    assert_eq!(markers.pop().as_deref(), Some(""));
-    markers.reverse();
-    assert_eq!(markers, objects);
+    let emit = |object: &String| format!("{} 1 {object}1", object.len());
+    let emits: String = objects.iter().map(emit).collect();
+    let given_emits = format!(
+        "hold a inf '7 0 1 0 retry: x' 1; HSET a:event.handled id 7 emit:h '0 2001 9 {emits}'"
+    );
+    let scene = given(&given_emits).await;
+    let mut conn = scene.conn().await;
+    let skipped = operator::skip(&mut conn, &scene.keys, BY, b"a", Some(7)).await;
+    skipped.expect("skipped");
+    let markers = scene.list(&scene.keys.objects_with_events()).await;
+    assert_eq!((markers[0].as_str(), &markers[1..]), ("", &objects[..]));
 }

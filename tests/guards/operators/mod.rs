@@ -1,5 +1,5 @@
-//! The scripts of operators: each test builds a state by hand, makes one call, and compares the
-//! reply and all keys.
+//! The scripts of operators: each test gives keys, makes one call, and compares the reply and all
+//! changes.
 
 mod cron;
 mod dead;
@@ -12,127 +12,48 @@ mod scheduled;
 mod share;
 mod skip;
 
+use std::fmt::Debug;
+
+use seriatim::wire::ScriptError;
 use seriatim::wire::operator::By;
 
-use crate::state::State;
+use crate::scene::Scene;
 use crate::support::Redis;
-use crate::support::console::Console;
 
 const BY: By<'static> = By {
     who: "ada",
     why: "a test",
 };
-/// The time in which a test ends, in ms.
-const LONGEST_MS: u64 = 600_000;
 
-/// A server that is shared with no other test.
-struct Scene {
-    /// Stops the server when the test ends.
-    redis: Redis,
-    state: State,
-    console: Console,
-    began_ms: u64,
+/// Returns a scene without a process, with these keys.
+async fn given(commands: &str) -> Scene {
+    let scene = Scene::bare(Redis::start()).await;
+    scene.add(commands).await;
+    scene
 }
 
-impl Scene {
-    async fn new() -> Self {
-        let redis = Redis::own(&[]).empty();
-        let (state, console) = (
-            State::new(redis.connect().await, redis.keys().clone()),
-            redis.console().await,
-        );
-        let mut scene = Self {
-            redis,
-            state,
-            console,
-            began_ms: 0,
-        };
-        scene.began_ms = scene.now_ms().await;
-        scene
-    }
+/// Returns the row of an action. `rest`: the object, and the fields behind it.
+fn row(action: &str, rest: &str) -> String {
+    format!("NOW action {action} who ada why a test object {rest}")
+}
 
-    /// Returns the time of Redis, ms since the epoch.
-    async fn now_ms(&self) -> u64 {
-        let (seconds, micros): (u64, u64) = self.console.run(&["TIME"]).await;
-        seconds * 1000 + micros / 1000
-    }
+/// Returns the change of a call that writes one row.
+fn acted(action: &str, rest: &str) -> String {
+    format!("operator.actions = {{{}}}\n", row(action, rest))
+}
 
-    /// Runs a command, whose first argument is a key without the prefix.
-    async fn put(&mut self, command: &str, key: &str, arguments: &[&str]) {
-        let key = format!("{}{key}", self.state.keys.prefix());
-        self.state
-            .run(command, &[&[key.as_str()], arguments].concat())
-            .await;
-    }
+/// Returns the words of a reply.
+fn told(words: &[impl Debug]) -> String {
+    let words: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
+    words.join(" ")
+}
 
-    /// Returns the contents of all keys: a line `KEY: ITEM` for each item, with `NOW` for each time
-    /// of this test. Leaves out the last id given, which no script of an operator writes.
-    async fn shown(&self) -> Vec<String> {
-        let mut keys = self.console.left().await;
-        keys.retain(|key| key != "next.event.id");
-        keys.sort();
-        let mut lines = Vec::new();
-        for key in keys {
-            lines.extend(
-                self.items(&key)
-                    .await
-                    .into_iter()
-                    .map(|item| format!("{key}: {item}")),
-            );
+/// Returns `KEY is a TYPE` for a refusal, with `@` for the prefix of the key.
+fn wrong_type<T: Debug>(scene: &Scene, refused: Result<T, ScriptError>) -> String {
+    match refused {
+        Err(ScriptError::WrongType { key, found }) => {
+            format!("{} is a {found}", key.replace(scene.keys.prefix(), "@"))
         }
-        lines
-    }
-
-    /// Returns the items of one key, in the order of the list, or sorted by field, score or id.
-    async fn items(&self, key: &str) -> Vec<String> {
-        let key = format!("{}{key}", self.state.keys.prefix());
-        let kind: String = self.console.run(&["TYPE", &key]).await;
-        let items: Vec<String> = match kind.as_str() {
-            "string" => self.console.text(&key).await.into_iter().collect(),
-            "list" => self.console.run(&["LRANGE", &key, "0", "-1"]).await,
-            "hash" => {
-                let mut fields: Vec<(String, String)> = self.console.run(&["HGETALL", &key]).await;
-                fields.sort();
-                fields
-                    .into_iter()
-                    .map(|(field, value)| format!("{field} = {value}"))
-                    .collect()
-            }
-            "zset" => {
-                let members: Vec<(String, String)> = self
-                    .console
-                    .run(&["ZRANGE", &key, "0", "-1", "WITHSCORES"])
-                    .await;
-                members
-                    .into_iter()
-                    .map(|(member, score)| format!("{member} {score}"))
-                    .collect()
-            }
-            "stream" => {
-                let rows: Vec<(String, Vec<String>)> =
-                    self.console.run(&["XRANGE", &key, "-", "+"]).await;
-                rows.into_iter()
-                    .map(|(id, fields)| format!("{id} {}", fields.join(" ")))
-                    .collect()
-            }
-            _ => Vec::new(),
-        };
-        items.iter().map(|item| self.without_times(item)).collect()
-    }
-
-    /// Replaces each time of this test by `NOW`, and each id of a row of this time, too.
-    fn without_times(&self, text: &str) -> String {
-        let ends = [' ', ',', ':', '}'];
-        let mut shown = String::new();
-        for part in text.split_inclusive(ends) {
-            let word = part.trim_end_matches(ends);
-            let ms = word.split_once('-').map_or(word, |(ms, _)| ms);
-            let is_now = ms
-                .parse()
-                .is_ok_and(|ms| (self.began_ms..self.began_ms + LONGEST_MS).contains(&ms));
-            shown += if is_now { "NOW" } else { word };
-            shown += &part[word.len()..];
-        }
-        shown
+        other => panic!("{other:?}"),
     }
 }

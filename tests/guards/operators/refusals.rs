@@ -1,11 +1,11 @@
 //! Refusals of all scripts of operators: a key of a wrong type, and a missing right.
 
-use redis::aio::MultiplexedConnection;
 use seriatim::wire::ScriptError;
 use seriatim::wire::operator::{self, CronStep, LimitStep, Record, RuleStep, Settle, ShareStep};
 
-use super::{BY, Scene};
-use crate::support::jobs;
+use super::{BY, wrong_type};
+use crate::scene::Scene;
+use crate::support::{Redis, jobs};
 
 /// The shared keys whose types each script checks, besides the record of actions and the markers.
 const SCRIPTS: [(&str, &[&str]); 10] = [
@@ -40,137 +40,104 @@ const SCRIPTS: [(&str, &[&str]); 10] = [
     ("skip", &["objects.held"]),
 ];
 
-/// Makes a call of a script that changes the state of [`scene`].
-async fn call(
-    scene: &Scene,
-    conn: &mut MultiplexedConnection,
-    script: &str,
-) -> Result<(), ScriptError> {
-    let (keys, record) = (
-        &scene.state.keys,
-        Record {
-            selected: b"*",
-            row: "",
-        },
-    );
+/// Makes a call of a script that changes the state of [`state`].
+async fn call(scene: &Scene, script: &str) -> Result<(), ScriptError> {
+    let (conn, keys) = (&mut scene.conn().await, &scene.keys);
+    let record = Record {
+        selected: b"*",
+        row: "",
+    };
+    let many = operator::ReleaseMany {
+        until_released: false,
+        text: "",
+        over: std::time::Duration::ZERO,
+    };
+    let (lift, remove) = (RuleStep::Lift, LimitStep::Remove);
     match script {
         "cancel" => operator::cancel(conn, keys, BY, b"a", "k").await.map(drop),
-        "cron" => operator::cron(conn, keys, BY, "job", CronStep::Pause)
-            .await
-            .map(drop),
-        "dead" => operator::dead(conn, keys, BY, Settle::Retry, &["1-0"])
-            .await
-            .map(drop),
+        "cron" => {
+            let done = operator::cron(conn, keys, BY, "job", CronStep::Pause).await;
+            done.map(drop)
+        }
+        "dead" => {
+            let done = operator::dead(conn, keys, BY, Settle::Retry, &["1-0"]).await;
+            done.map(drop)
+        }
         "forget" => operator::forget(conn, keys, BY, b"idle").await.map(drop),
-        "limit" => operator::limit(conn, keys, BY, "a:*", LimitStep::Remove)
+        "limit" => operator::limit(conn, keys, BY, "a:*", remove)
             .await
             .map(drop),
         "release" => operator::release(conn, keys, BY, b"a").await.map(drop),
         "release_many" => {
-            let which = operator::ReleaseMany {
-                until_released: false,
-                text: "",
-                over: std::time::Duration::ZERO,
-            };
-            operator::release_many(conn, keys, BY, which, record, &["a"])
-                .await
-                .map(drop)
+            let done = operator::release_many(conn, keys, BY, many, record, &["a"]).await;
+            done.map(drop)
         }
-        "rule" => operator::rule(conn, keys, BY, RuleStep::Lift, "pause", b"a:*", 9)
-            .await
-            .map(drop),
-        "share" => operator::share(conn, keys, BY, "a:*", ShareStep::Remove)
-            .await
-            .map(drop),
+        "rule" => {
+            let done = operator::rule(conn, keys, BY, lift, "pause", b"a:*", 9).await;
+            done.map(drop)
+        }
+        "share" => {
+            let done = operator::share(conn, keys, BY, "a:*", ShareStep::Remove).await;
+            done.map(drop)
+        }
         _ => operator::skip(conn, keys, BY, b"a", None).await.map(drop),
     }
 }
 
-/// Builds a state that each of the calls changes.
-async fn scene() -> Scene {
-    let mut scene = Scene::new().await;
-    scene
-        .state
-        .hold("a", "inf", &["1"], "7 0 1 0 retry: x")
-        .await;
-    for (command, key, arguments) in [
-        ("HSET", "a:events.scheduled", &["k", "1"][..]),
-        ("ZADD", "events.scheduled", &["5", "a\nk"]),
-        (
-            "HSET",
-            "events.cron",
-            &["job", &jobs::value("id 0", "work:1", "1")],
-        ),
-        ("XADD", "events.dead", &["1-0", "object", "b", "event", "1"]),
-        ("SET", "idle:last.event.id", &["9"]),
-        ("HSET", "event.limits", &["a:*", "{}"]),
-        ("HSET", "event.rules", &["pause a:*", "5 0 0 0 0 "]),
-        ("HSET", "event.shares", &["a:*", "5 - - - - 7 0 "]),
-    ] {
-        scene.put(command, key, arguments).await;
-    }
-    scene
+/// Returns the commands of a state that each of the calls changes.
+fn state() -> String {
+    let job = jobs::value("id 0", "work:1", "1");
+    format!(
+        "
+        hold a inf '7 0 1 0 retry: x' 1; HSET a:events.scheduled k 1
+        ZADD events.scheduled 5 'a\nk'; HSET events.cron job '{job}'
+        XADD events.dead 1-0 object b event 1; SET idle:last.event.id 9
+        HSET event.limits a:* {{}}; HSET event.rules 'pause a:*' '5 0 0 0 0 '
+        HSET event.shares a:* '5 - - - - 7 0 '
+        "
+    )
 }
 
 /// A key of a wrong type is named, and nothing changes. Without it, the call changes something.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_is_named() {
+    let (scene, state) = (Scene::bare(Redis::start()).await, state());
     for (script, keys) in SCRIPTS {
         for key in keys
             .iter()
             .chain(&["operator.actions", "objects.with.events"])
         {
-            let mut scene = scene().await;
-            scene.put("DEL", key, &[]).await;
             let is_text = ["event.shares.summary", "event.groups.turns"].contains(key);
+            let (push, found) = if is_text {
+                ("RPUSH", "list")
+            } else {
+                ("SET", "string")
+            };
             scene
-                .put(if is_text { "RPUSH" } else { "SET" }, key, &["wrong"])
+                .again(&format!("{state}\nDEL {key}; {push} {key} wrong"))
                 .await;
-            let before = scene.shown().await;
-            let mut conn = scene.state.conn.clone();
-            let refused = call(&scene, &mut conn, script)
-                .await
-                .expect_err("a wrong type");
-            let named = format!("{}{key}", scene.state.keys.prefix());
-            let found = if is_text { "list" } else { "string" };
-            let is_named = matches!(&refused, ScriptError::WrongType { key, found: told } if *key == named && told == found);
-            assert!(is_named, "{script}: {refused}");
-            assert_eq!(scene.shown().await, before, "{script}: {key}");
+            let refused = wrong_type(&scene, call(&scene, script).await);
+            assert_eq!(refused, format!("@{key} is a {found}"), "{script}");
+            scene.changed("").await;
         }
-        let scene = scene().await;
-        let (before, mut conn) = (scene.shown().await, scene.state.conn.clone());
-        call(&scene, &mut conn, script).await.expect("a reply");
-        assert_ne!(scene.shown().await, before, "{script}");
+        scene.again(&state).await;
+        call(&scene, script).await.expect("a reply");
+        assert!(!scene.changes().await.is_empty(), "{script}");
     }
 }
 
 /// A command that the user may not use is named, and nothing changes.
 #[tokio::test]
 async fn a_missing_right_is_named() {
-    let mut scene = scene().await;
-    scene
-        .state
-        .run(
-            "ACL",
-            &[
-                "SETUSER", "weak", "reset", "on", ">weak", "~*", "+@all", "-xadd",
-            ],
-        )
-        .await;
-    let mut weak = scene.redis.connect().await;
-    redis::cmd("AUTH")
-        .arg("weak")
-        .arg("weak")
-        .query_async::<()>(&mut weak)
-        .await
-        .expect("logged in");
-    let before = scene.shown().await;
+    let scene = Scene::bare(Redis::own(&[])).await;
+    scene.add(&state()).await;
+    scene.login("~* +@all -xadd").await;
     for (script, _) in SCRIPTS {
-        let refused = call(&scene, &mut weak, script).await.expect_err("no right");
+        let refused = call(&scene, script).await.expect_err("no right");
         assert!(
             matches!(&refused, ScriptError::Denied(command) if command == "XADD"),
             "{script}: {refused}"
         );
-        assert_eq!(scene.shown().await, before, "{script}");
+        scene.changed("").await;
     }
 }

@@ -3,35 +3,22 @@
 use std::time::Duration;
 
 use seriatim::wire::operator::{self, LimitDone, LimitStep, Released, RuleStep, Ruled};
-use seriatim::wire::{Forgot, ScriptError, values::RuleValue};
+use seriatim::wire::{Forgot, values::RuleValue};
 
-use super::{BY, Scene};
+use super::{BY, acted, given, row, wrong_type};
+use crate::scene::Scene;
 
-const NEW: &str = "event.rules: pause a:* = NOW 0 0 3 0 adaa test";
-
-async fn rule(scene: &mut Scene, step: RuleStep, kind: &str, rules_max: u64) -> Ruled {
-    let keys = scene.state.keys.clone();
-    operator::rule(
-        &mut scene.state.conn,
-        &keys,
-        BY,
-        step,
-        kind,
-        b"a:*",
-        rules_max,
-    )
-    .await
-    .expect("a reply")
-}
-
-fn action(action: &str) -> String {
-    format!("operator.actions: NOW action {action} who ada why a test object a:* id ")
+async fn rule(scene: &Scene, step: RuleStep, kind: &str, rules_max: u64) -> Ruled {
+    let (mut conn, keys) = (scene.conn().await, &scene.keys);
+    let ruled = operator::rule(&mut conn, keys, BY, step, kind, b"a:*", rules_max).await;
+    ruled.expect("a reply")
 }
 
 /// A rule that is set again has the actor, the reason and the end of the last call. The time at
 /// which workers must wake objects follows from all rules.
 #[tokio::test]
 async fn a_rule_is_set_in_place_of_the_one_before() {
+    let scene = given("").await;
     for (before, done) in [
         (None, Ruled::New),
         (Some("odd"), Ruled::New),
@@ -47,260 +34,156 @@ async fn a_rule_is_set_in_place_of_the_one_before() {
             ("6 99 1 3 0 bob", "0"),
             ("odd", "never"),
         ] {
-            let mut scene = Scene::new().await;
-            scene.put("HSET", "event.rules", &["block b", other]).await;
-            if let Some(before) = before {
-                scene
-                    .put("HSET", "event.rules", &["pause a:*", before])
-                    .await;
-            }
-            assert_eq!(
-                rule(&mut scene, RuleStep::Set(None), "pause", 9).await,
-                done,
-                "{before:?}"
-            );
-            let rules = [
-                format!("event.rules: block b = {other}"),
-                format!("event.rules: next = {next}"),
-                NEW.to_owned(),
-            ];
-            assert_eq!(
-                scene.shown().await,
-                [&rules[..], &[action("pause")]].concat(),
-                "{before:?} {other}"
-            );
+            let before = before.map(|before| format!(" 'pause a:*' '{before}'"));
+            let given = format!("HSET event.rules 'block b' '{other}'");
+            scene.again(&(given + &before.unwrap_or_default())).await;
+            assert_eq!(rule(&scene, RuleStep::Set(None), "pause", 9).await, done);
+            let new = "pause a:*: NOW 0 0 3 0 adaa test";
+            let rules = format!("event.rules = {{block b: {other}, next: {next}, {new}}}\n");
+            scene.changed(&(rules + &acted("pause", "a:* id "))).await;
         }
     }
-    let mut scene = Scene::new().await;
-    assert_eq!(
-        rule(
-            &mut scene,
-            RuleStep::Set(Some(Duration::from_millis(1))),
-            "block",
-            9
-        )
-        .await,
-        Ruled::New
-    );
-    let (key, console) = (scene.state.keys.event_rules(), scene.console.clone());
-    let value: Vec<u8> = console.run(&["HGET", &key, "block a:*"]).await;
+    scene.again("").await;
+    let step = RuleStep::Set(Some(Duration::from_millis(1)));
+    assert_eq!(rule(&scene, step, "block", 9).await, Ruled::New);
+    let key = scene.keys.event_rules();
+    let value: Vec<u8> = scene.run(&["HGET", &key, "block a:*"]).await;
     let rule = RuleValue::read(&value).expect("a rule");
     assert_eq!(rule.end_ms, Some(rule.set_ms + 1));
-    assert_eq!(
-        console.run::<u64>(&["HGET", &key, "next"]).await,
-        rule.set_ms + 1
-    );
-    assert_eq!(scene.items("operator.actions").await.len(), 1);
+    let next: u64 = scene.run(&["HGET", &key, "next"]).await;
+    assert_eq!(next, rule.set_ms + 1);
+    let rules = "event.rules = {block a:*: NOW NOW 0 3 0 adaa test, next: NOW}\n";
+    let changes = rules.to_owned() + &acted("block", "a:* id ");
+    scene.changed(&changes).await;
 }
 
 /// There are so many rules at most, and the time at which objects are woken is no rule. A rule that
 /// exists can be set even then.
 #[tokio::test]
 async fn there_are_so_many_rules() {
-    let mut scene = Scene::new().await;
-    scene
-        .put("HSET", "event.rules", &["block b", "odd", "next", "never"])
-        .await;
-    let before = scene.shown().await;
-    assert_eq!(
-        rule(&mut scene, RuleStep::Set(None), "pause", 1).await,
-        Ruled::TooMany(1)
-    );
-    assert_eq!(scene.shown().await, before);
-    assert_eq!(
-        rule(&mut scene, RuleStep::Set(None), "pause", 2).await,
-        Ruled::New
-    );
-    assert_eq!(
-        rule(&mut scene, RuleStep::Set(None), "pause", 2).await,
-        Ruled::Again
-    );
-    assert_eq!(
-        rule(&mut scene, RuleStep::Set(None), "block", 2).await,
-        Ruled::TooMany(2)
-    );
+    let scene = given("HSET event.rules 'block b' odd next never").await;
+    let set = RuleStep::Set(None);
+    assert_eq!(rule(&scene, set, "pause", 1).await, Ruled::TooMany(1));
+    scene.changed("").await;
+    assert_eq!(rule(&scene, set, "pause", 2).await, Ruled::New);
+    assert_eq!(rule(&scene, set, "pause", 2).await, Ruled::Again);
+    assert_eq!(rule(&scene, set, "block", 2).await, Ruled::TooMany(2));
 }
 
 /// A lifted rule keeps its texts and its end, and workers wake its objects at once.
 #[tokio::test]
 async fn a_rule_is_lifted() {
+    let scene = given("").await;
     for (kind, word) in [("pause", "resume"), ("block", "unblock")] {
         for (before, after) in [
             ("5 7 0 3 1 bobxwhy", "5 7 1 3 1 bobxwhy"),
             ("odd", "0 0 1 0 0 "),
         ] {
-            let mut scene = Scene::new().await;
-            assert_eq!(
-                rule(&mut scene, RuleStep::Lift, kind, 9).await,
-                Ruled::NotSet
-            );
-            assert_eq!(scene.shown().await, [""; 0]);
+            scene.again("").await;
+            let lift = RuleStep::Lift;
+            assert_eq!(rule(&scene, lift, kind, 9).await, Ruled::NotSet);
+            scene.changed("").await;
+            let given = format!("HSET event.rules '{kind} a:*' '{before}'");
+            scene.add(&given).await;
+            assert_eq!(rule(&scene, lift, kind, 9).await, Ruled::Lifted);
+            let mut rules = ["next: 0".to_owned(), format!("{kind} a:*: {after}")];
+            rules.sort();
+            let rules = format!("event.rules = {{{}}}\n", rules.join(", "));
+            let marker = "objects.with.events = []\n";
             scene
-                .put("HSET", "event.rules", &[&format!("{kind} a:*"), before])
+                .changed(&(rules + marker + &acted(word, "a:* id ")))
                 .await;
-            assert_eq!(
-                rule(&mut scene, RuleStep::Lift, kind, 9).await,
-                Ruled::Lifted
-            );
-            let mut expected = vec![
-                "event.rules: next = 0".to_owned(),
-                format!("event.rules: {kind} a:* = {after}"),
-                "objects.with.events: ".to_owned(),
-            ];
-            expected.sort();
-            expected.push(action(word));
-            assert_eq!(scene.shown().await, expected, "{kind} {before}");
-            assert_eq!(
-                rule(&mut scene, RuleStep::Lift, kind, 9).await,
-                Ruled::Lifting
-            );
-            assert_eq!(scene.shown().await, expected, "{kind} {before}");
+            assert_eq!(rule(&scene, lift, kind, 9).await, Ruled::Lifting);
+            scene.changed("").await;
         }
     }
 }
 
 #[tokio::test]
 async fn a_limit_is_set_and_removed() {
-    let mut scene = Scene::new().await;
-    let keys = scene.state.keys.clone();
-    let step = |queued_max, markers_max| LimitStep::Set {
+    let scene = given("").await;
+    let set = |queued_max, markers_max| LimitStep::Set {
         queued_max,
         markers_max,
         limits_max: 1,
     };
+    let limit = |most: &str| {
+        let set = r#"\"set_ms\":NOW,\"actor\":\"ada\",\"reason\":\"a test\""#;
+        format!("event.limits = {{a:*: {{{most},{set}}}}}\n")
+    };
+    let five = limit(r#"\"queued_max\":5,\"markers_max\":null"#);
+    let seven = limit(r#"\"queued_max\":null,\"markers_max\":7"#);
+    let none = "event.limits = nil\n".to_owned();
     let mut rows = Vec::new();
-    for (step, selector, done, limit, action) in [
-        (LimitStep::Remove, "a:*", LimitDone::NotSet, None, None),
+    for (step, selector, done, change) in [
+        (LimitStep::Remove, "a:*", LimitDone::NotSet, None),
         (
-            step(Some(5), None),
+            set(Some(5), None),
             "a:*",
             LimitDone::New,
-            Some(("5", "null")),
-            Some("limit-set"),
+            Some((five, "limit-set")),
         ),
+        (set(Some(5), Some(6)), "b:*", LimitDone::TooMany(1), None),
         (
-            step(Some(5), Some(6)),
-            "b:*",
-            LimitDone::TooMany(1),
-            Some(("5", "null")),
-            None,
-        ),
-        (
-            step(None, Some(7)),
+            set(None, Some(7)),
             "a:*",
             LimitDone::Again,
-            Some(("null", "7")),
-            Some("limit-set"),
+            Some((seven, "limit-set")),
         ),
-        (
-            LimitStep::Remove,
-            "b:*",
-            LimitDone::NotSet,
-            Some(("null", "7")),
-            None,
-        ),
+        (LimitStep::Remove, "b:*", LimitDone::NotSet, None),
         (
             LimitStep::Remove,
             "a:*",
             LimitDone::Removed,
-            None,
-            Some("limit-remove"),
+            Some((none, "limit-remove")),
         ),
     ] {
-        let told = operator::limit(&mut scene.state.conn, &keys, BY, selector, step)
-            .await
-            .expect("a reply");
-        assert_eq!(told, done, "{step:?} {selector}");
-        rows.extend(action.map(self::action));
-        let limit = limit.map(|(queued_max, markers_max)| {
-            format!(
-                r#"event.limits: a:* = {{"queued_max":{queued_max},"markers_max":{markers_max},"set_ms":NOW,"actor":"ada","reason":"a test"}}"#
-            )
+        let mut conn = scene.conn().await;
+        let found = operator::limit(&mut conn, &scene.keys, BY, selector, step).await;
+        assert_eq!(found.expect("a reply"), done, "{step:?} {selector}");
+        let changes = change.map_or_else(String::new, |(limit, action)| {
+            rows.push(row(action, "a:* id "));
+            format!("{limit}operator.actions = {{{}}}", rows.join(", "))
         });
-        assert_eq!(
-            scene.shown().await,
-            limit.into_iter().chain(rows.clone()).collect::<Vec<_>>(),
-            "{step:?} {selector}"
-        );
+        scene.changed(&changes).await;
     }
 }
 
 /// A held object is due now, and so is one that is held only by its owner key.
 #[tokio::test]
 async fn a_held_object_is_released() {
-    for (due, owner, held_id, paused, done, id) in [
+    let released = |why: &str| Released::Released(why.to_owned());
+    let not_held = |owner: &str| Released::NotHeld(owner.to_owned());
+    let scene = given("").await;
+    for (keys, done, record) in [
         (
-            Some("inf"),
-            Some("held"),
-            Some("7 0 1 0 attempts: x"),
-            false,
-            Released::Released("attempts: x".into()),
-            "7",
+            "ZADD objects.held inf a; SET a:event.worker held; SET a:events.held.id '7 0 1 0 attempts: x'",
+            released("attempts: x"),
+            Some("7 error attempts: x"),
         ),
+        ("SET a:event.worker held", released(""), Some(" error ")),
         (
-            None,
-            Some("held"),
-            None,
-            false,
-            Released::Released(String::new()),
-            "",
+            "ZADD objects.held 9 a; SET a:events.held.id odd",
+            released(""),
+            Some(" error "),
         ),
+        ("SET a:event.worker w.0", not_held("w.0"), None),
+        ("", not_held(""), None),
         (
-            Some("9"),
+            "ZADD objects.held 9 a; SET a:event.worker held; ZADD objects.paused 0 a",
+            Released::Paused,
             None,
-            Some("odd"),
-            false,
-            Released::Released(String::new()),
-            "",
         ),
-        (
-            None,
-            Some("w.0"),
-            None,
-            false,
-            Released::NotHeld("w.0".into()),
-            "",
-        ),
-        (
-            None,
-            None,
-            None,
-            false,
-            Released::NotHeld(String::new()),
-            "",
-        ),
-        (Some("9"), Some("held"), None, true, Released::Paused, ""),
     ] {
-        let mut scene = Scene::new().await;
-        let keys = scene.state.keys.clone();
-        for (command, key, arguments) in [
-            ("ZADD", "objects.held", due.map(|due| vec![due, "a"])),
-            ("ZADD", "objects.paused", paused.then(|| vec!["0", "a"])),
-            ("SET", "a:event.worker", owner.map(|owner| vec![owner])),
-            (
-                "SET",
-                "a:events.held.id",
-                held_id.map(|held_id| vec![held_id]),
-            ),
-        ] {
-            if let Some(arguments) = arguments {
-                scene.put(command, key, &arguments).await;
-            }
-        }
-        let mut expected = scene.shown().await;
-        assert_eq!(
-            operator::release(&mut scene.state.conn, &keys, BY, b"a")
-                .await
-                .expect("a reply"),
-            done
-        );
-        if let Released::Released(why) = &done {
-            expected.retain(|line| !line.starts_with("objects.held"));
-            expected.extend(["objects.held: a 0", "objects.with.events: "].map(str::to_owned));
-            expected.push(format!("operator.actions: NOW action release who ada why a test object a id {id} error {why}"));
-            expected.sort();
-        }
-        assert_eq!(scene.shown().await, expected, "{done:?}");
+        scene.again(keys).await;
+        let mut conn = scene.conn().await;
+        let found = operator::release(&mut conn, &scene.keys, BY, b"a").await;
+        assert_eq!(found.expect("a reply"), done);
+        let changes = record.map_or_else(String::new, |record| {
+            let due = "objects.held = <a: 0>\nobjects.with.events = []\n";
+            due.to_owned() + &acted("release", &format!("a id {record}"))
+        });
+        scene.changed(&changes).await;
     }
 }
 
@@ -308,64 +191,37 @@ async fn a_held_object_is_released() {
 /// without one. A last id that is no number is not in the record.
 #[tokio::test]
 async fn an_idle_object_is_forgotten_with_a_record() {
-    for (last, queued, done, id) in [
+    let forgotten = |last: &str| Forgot::Forgotten {
+        last_event_id: last.into(),
+    };
+    let scene = given("").await;
+    for (keys, done, record) in [
+        ("SET a:last.event.id 9", forgotten("9"), Some("9")),
+        ("SET a:last.event.id odd", forgotten("odd"), Some("")),
         (
-            Some("9"),
-            false,
-            Forgot::Forgotten {
-                last_event_id: "9".into(),
-            },
-            Some("9"),
+            "SET a:last.event.id 9; RPUSH a:events x",
+            Forgot::Queued { events: 1 },
+            None,
         ),
-        (
-            Some("odd"),
-            false,
-            Forgot::Forgotten {
-                last_event_id: "odd".into(),
-            },
-            Some(""),
-        ),
-        (Some("9"), true, Forgot::Queued { events: 1 }, None),
-        (None, false, Forgot::Unknown, None),
+        ("", Forgot::Unknown, None),
     ] {
-        let mut scene = Scene::new().await;
-        let keys = scene.state.keys.clone();
-        if let Some(last) = last {
-            scene.put("SET", "a:last.event.id", &[last]).await;
+        let remains = "RPUSH a:event.errors x; SET a:event.key '9 k'; HSET a:event.handled id 9; ";
+        scene.again(&(remains.to_owned() + keys)).await;
+        let mut conn = scene.conn().await;
+        let found = operator::forget(&mut conn, &scene.keys, BY, b"a").await;
+        assert_eq!(found.expect("a reply"), done);
+        let mut changes = String::new();
+        if !matches!(done, Forgot::Queued { .. }) {
+            changes += "a: event.errors = nil; event.handled = nil; event.key = nil";
         }
-        for key in ["a:event.errors", "a:events"]
-            .into_iter()
-            .take(if queued { 2 } else { 1 })
-        {
-            scene.put("RPUSH", key, &["x"]).await;
+        if let Some(id) = record {
+            changes += "; last.event.id = nil\n";
+            changes += &acted("forget", &format!("a id {id}"));
         }
-        scene.put("SET", "a:event.key", &["9 k"]).await;
-        scene.put("HSET", "a:event.handled", &["id", "9"]).await;
-        let before = scene.shown().await;
-        assert_eq!(
-            operator::forget(&mut scene.state.conn, &keys, BY, b"a")
-                .await
-                .expect("a reply"),
-            done
-        );
-        let row = id.map(|id| {
-            format!("operator.actions: NOW action forget who ada why a test object a id {id}")
-        });
-        let expected = if queued {
-            before
-        } else {
-            row.into_iter().collect()
-        };
-        assert_eq!(scene.shown().await, expected, "{last:?}");
+        scene.changed(&changes).await;
     }
-    let mut scene = Scene::new().await;
-    let keys = scene.state.keys.clone();
-    scene.put("SET", "objects.paused", &["wrong"]).await;
-    let refused = operator::forget(&mut scene.state.conn, &keys, BY, b"a")
-        .await
-        .expect_err("a wrong type");
-    assert!(
-        matches!(&refused, ScriptError::WrongType { key, .. } if *key == keys.objects_paused()),
-        "{refused}"
-    );
+    scene.again("SET objects.paused wrong").await;
+    let mut conn = scene.conn().await;
+    let refused = operator::forget(&mut conn, &scene.keys, BY, b"a").await;
+    assert_eq!(wrong_type(&scene, refused), "@objects.paused is a string");
 }

@@ -3,43 +3,40 @@
 use seriatim::keys::Keys;
 use seriatim::wire::operator::{self, Range, ScheduledPage, ScheduledReply};
 
-use super::Scene;
+use super::given;
+use crate::scene::Scene;
 
 /// The most bytes of an event that a page has.
 const SHOWN: usize = 8192;
 
-/// Builds a state with schedules of several kinds. Two of them are queued, so they have no due
+/// Returns a scene with schedules of several kinds. Two of them are queued, so they have no due
 /// time.
 async fn scene() -> Scene {
-    let mut scene = Scene::new().await;
     let (shown, long) = ("x".repeat(SHOWN), "x".repeat(SHOWN + 1));
-    let due = [
-        "5", "a\nk1", "6", "a\nk2", "6", "b\nk", "7", "c\nk", "8", "odd", "9", "d\nk",
-    ];
-    let queued = ["-1000000000005999", "a\nq", "-1000000000000000", "b\nq"];
-    scene
-        .put("ZADD", "events.scheduled", &[&due[..], &queued].concat())
-        .await;
-    scene
-        .put(
-            "HSET",
-            "a:events.scheduled",
-            &["k1", "1", "q", "2", "alone", "3"],
-        )
-        .await;
-    scene
-        .put("HSET", "b:events.scheduled", &["k", &shown, "q", "2"])
-        .await;
-    scene.put("HSET", "c:events.scheduled", &["k", &long]).await;
-    scene.put("HSET", "d:events.scheduled", &["k", ""]).await;
-    scene
+    given(&format!(
+        "
+        ZADD events.scheduled 5 'a\nk1' 6 'a\nk2' 6 'b\nk' 7 'c\nk' 8 odd 9 'd\nk'
+        ZADD events.scheduled -1000000000005999 'a\nq' -1000000000000000 'b\nq'
+        HSET a:events.scheduled k1 1 q 2 alone 3; HSET b:events.scheduled k {shown} q 2
+        HSET c:events.scheduled k {long}; HSET d:events.scheduled k ''
+        "
+    ))
+    .await
 }
 
-async fn page(scene: &mut Scene, range: Range<'_>, count: usize) -> ScheduledPage {
-    let keys = scene.state.keys.clone();
-    operator::scheduled(&mut scene.state.conn, &keys, range, count)
-        .await
-        .expect("a page")
+async fn page(scene: &Scene, range: Range<'_>, count: usize) -> ScheduledPage {
+    let page = operator::scheduled(&mut scene.conn().await, &scene.keys, range, count).await;
+    page.expect("a page")
+}
+
+/// Returns the texts of a page of one object, sorted.
+async fn of_object(scene: &Scene, object: &str) -> Vec<String> {
+    let (object, cursor) = (object.as_bytes(), 0);
+    let found = page(scene, Range::Object { object, cursor }, 100).await;
+    assert_eq!(found.cursor, 0);
+    let mut rows = read(&found);
+    rows.sort();
+    rows
 }
 
 fn all<'a>(from: Option<u64>, to: Option<u64>, after: Option<(&'a str, &'a str)>) -> Range<'a> {
@@ -74,7 +71,7 @@ fn read(page: &ScheduledPage) -> Vec<String> {
 /// gone.
 #[tokio::test]
 async fn a_page_of_all_objects_has_the_schedules_between_two_times() {
-    let mut scene = scene().await;
+    let scene = scene().await;
     let rows = [
         "a/k1 5 1 1",
         "a/k2 6 none 0",
@@ -100,16 +97,10 @@ async fn a_page_of_all_objects_has_the_schedules_between_two_times() {
         (all(None, None, Some(("7", "a\nk1"))), &rows[3..]),
     ] {
         for count in 1..=7 {
-            let found = page(&mut scene, range, count).await;
-            assert_eq!(
-                read(&found),
-                expected[..count.min(expected.len())],
-                "{count} of {range:?}"
-            );
-            assert!(
-                (scene.began_ms..scene.began_ms + super::LONGEST_MS).contains(&found.now_ms),
-                "{found:?}"
-            );
+            let found = page(&scene, range, count).await;
+            let rows = &expected[..count.min(expected.len())];
+            assert_eq!(read(&found), rows, "{count} of {range:?}");
+            assert!(scene.is_now(found.now_ms), "{found:?}");
             assert_eq!(found.cursor, 0);
         }
     }
@@ -119,32 +110,13 @@ async fn a_page_of_all_objects_has_the_schedules_between_two_times() {
 /// time. A score between two bounds is a time of queueing.
 #[tokio::test]
 async fn a_page_of_one_object_has_the_queued_ones() {
-    let mut scene = scene().await;
-    let [lowest, below] = ["-9007199254740991", "-9007199254740992"];
-    let scores = ["-999999999999999", "late", lowest, "lowest", below, "below"];
-    for pair in scores.chunks(2) {
-        scene
-            .put(
-                "ZADD",
-                "events.scheduled",
-                &[pair[0], &format!("a\n{}", pair[1])],
-            )
-            .await;
-        scene
-            .put("HSET", "a:events.scheduled", &[pair[1], "1"])
-            .await;
-    }
-    let found = page(
-        &mut scene,
-        Range::Object {
-            object: b"a",
-            cursor: 0,
-        },
-        100,
-    )
-    .await;
-    let mut rows = read(&found);
-    rows.sort();
+    let scene = scene().await;
+    let given = "
+        ZADD events.scheduled -999999999999999 'a\nlate' -9007199254740991 'a\nlowest'
+        ZADD events.scheduled -9007199254740992 'a\nbelow'
+        HSET a:events.scheduled late 1 lowest 1 below 1
+    ";
+    scene.add(given).await;
     let expected = [
         "a/alone  1 1",
         "a/below -9007199254740992 1 1",
@@ -153,78 +125,31 @@ async fn a_page_of_one_object_has_the_queued_ones() {
         "a/lowest 8007199254740 1 1 queued",
         "a/q 5 1 1 queued",
     ];
-    assert_eq!(
-        (rows, found.cursor),
-        (expected.map(str::to_owned).to_vec(), 0)
-    );
-    let found = page(
-        &mut scene,
-        Range::Object {
-            object: b"b",
-            cursor: 0,
-        },
-        100,
-    )
-    .await;
-    let mut rows = read(&found);
-    rows.sort();
-    assert_eq!(rows, ["b/k 6 8192 8192", "b/q 0 1 1 queued"]);
-    assert_eq!(
-        read(
-            &page(
-                &mut scene,
-                Range::Object {
-                    object: b"none",
-                    cursor: 0
-                },
-                1
-            )
-            .await
-        ),
-        [""; 0]
-    );
+    assert_eq!(of_object(&scene, "a").await, expected);
+    let expected = ["b/k 6 8192 8192", "b/q 0 1 1 queued"];
+    assert_eq!(of_object(&scene, "b").await, expected);
+    assert_eq!(of_object(&scene, "none").await, [""; 0]);
 }
 
 /// An object with many schedules takes several pages, which have each schedule once.
 #[tokio::test]
 async fn the_pages_of_one_object_follow_each_other() {
-    let mut scene = Scene::new().await;
-    let mut fill = redis::cmd("HSET");
-    fill.arg(scene.state.keys.events_scheduled_of("a"));
-    for n in 0..1000 {
-        fill.arg(format!("k{n}")).arg("1");
-    }
-    fill.query_async::<u64>(&mut scene.state.conn)
-        .await
-        .expect("filled");
+    let keys: String = (0..1000).map(|n| format!(" k{n} 1")).collect();
+    let scene = given(&format!("HSET a:events.scheduled{keys}")).await;
     let (mut rows, mut cursor, mut pages) = (Vec::new(), 0, Vec::new());
     loop {
-        let found = page(
-            &mut scene,
-            Range::Object {
-                object: b"a",
-                cursor,
-            },
-            10,
-        )
-        .await;
+        let object = &b"a"[..];
+        let found = page(&scene, Range::Object { object, cursor }, 10).await;
+        let length = found.schedules.len();
         // A bucket of the hash has few keys.
-        assert!(
-            found.schedules.len() < 60,
-            "{} schedules",
-            found.schedules.len()
-        );
-        assert!(
-            found.schedules.len() >= 10 || found.cursor == 0,
-            "{} schedules",
-            found.schedules.len()
-        );
+        assert!(length < 60, "{length} schedules");
+        assert!(length >= 10 || found.cursor == 0, "{length} schedules");
         rows.extend(read(&found));
         cursor = found.cursor;
         if cursor == 0 {
             break;
         }
-        pages.push(found.schedules.len());
+        pages.push(length);
     }
     rows.sort();
     rows.dedup();
@@ -237,24 +162,12 @@ async fn the_pages_of_one_object_follow_each_other() {
 /// read.
 #[tokio::test]
 async fn the_event_of_a_foreign_name_is_not_read() {
-    let mut scene = Scene::new().await;
-    let keys = Keys::new();
-    scene
-        .state
-        .run(
-            "ZADD",
-            &[&keys.events_scheduled(), "5", "{x\nk", "6", "x\nk"],
-        )
-        .await;
-    for object in ["{x", "x"] {
-        scene
-            .state
-            .run("HSET", &[&keys.events_scheduled_of(object), "k", "1"])
-            .await;
-    }
-    let range = all(None, None, None);
-    let found = operator::scheduled(&mut scene.state.conn, &keys, range, 9)
-        .await
-        .expect("a page");
+    let scene = Scene::under(Keys::new()).await;
+    let given = "
+        ZADD events.scheduled 5 '{x\nk' 6 'x\nk'; HSET {x:events.scheduled k 1
+        HSET x:events.scheduled k 1
+    ";
+    scene.add(given).await;
+    let found = page(&scene, all(None, None, None), 9).await;
     assert_eq!(read(&found), ["{x/k 5 none 0", "x/k 6 1 1"]);
 }

@@ -4,108 +4,88 @@
 use seriatim::wire::ScriptError;
 use seriatim::wire::operator::{self, Skipped};
 
-use super::{BY, Scene};
+use super::{BY, acted, given, wrong_type};
+use crate::scene::Scene;
 
-const OBJECT: &str = "work:1";
-/// The progress of handlers: one of them has emitted for `other:1`, and both have results.
-const HANDLED: [&str; 8] = [
-    "emit:h",
-    "0 1 1 7 1 other:11",
-    "handler:h",
-    "1",
-    "result:h",
-    "\"h\":1",
-    "result:g",
-    "\"g\":2",
-];
-
-/// Builds a state with a held object and a row of its errors. Its batch has these events.
-async fn scene(held_id: &str, batch: &[&str]) -> Scene {
-    let mut scene = Scene::new().await;
-    scene.state.hold(OBJECT, "inf", batch, held_id).await;
-    scene.put("RPUSH", "work:1:event.errors", &["down"]).await;
-    scene.put("SET", "work:1:event.key", &["12 k"]).await;
-    scene
+/// Returns the commands for a held object with a row of its errors. `batch`: its events.
+fn held(held_id: &str, batch: &str) -> String {
+    let held = format!("hold work:1 inf '{held_id}' {batch}");
+    held + "; RPUSH work:1:event.errors down; SET work:1:event.key '12 k'\n"
 }
 
-async fn skip(scene: &mut Scene, id: Option<u64>) -> Result<Skipped, ScriptError> {
-    let keys = scene.state.keys.clone();
-    operator::skip(&mut scene.state.conn, &keys, BY, OBJECT.as_bytes(), id).await
+/// Such an object, whose last event was delivered with the id 9.
+fn two_events() -> String {
+    held("12 4 3 5 retry: down", "1 2")
 }
 
-async fn skipped(scene: &mut Scene) -> (u64, u64) {
-    let done = skip(scene, Some(12)).await.expect("a reply");
-    let Skipped::Skipped { id, left, .. } = done else {
-        panic!("{done:?}")
-    };
-    (id, left)
+async fn skip(scene: &Scene, id: Option<u64>) -> Result<Skipped, ScriptError> {
+    operator::skip(&mut scene.conn().await, &scene.keys, BY, b"work:1", id).await
 }
 
-const DEAD: &str = "id 12 prev 9 object work:1 event 1 error skipped: retry: down attempts 3";
-const ACTION: &str = "operator.actions: NOW action skip who ada why a test object work:1 id 12 dead_id NOW error retry: down";
+/// Skips the event with the id 12. Returns the number of events that are left.
+async fn skipped(scene: &Scene) -> u64 {
+    match skip(scene, Some(12)).await.expect("a reply") {
+        Skipped::Skipped { id: 12, left, .. } => left,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Returns the fields of the dead letter.
+fn dead(prev: &str) -> String {
+    format!("id 12 prev {prev} object work:1 event 1 error skipped: retry: down attempts 3")
+}
+
+/// Returns the changes of each call that skips the event.
+fn record(prev: &str) -> String {
+    let letter = format!(
+        "events.dead = {{NOW {}}}\nobjects.held = <work:1: 0>\n",
+        dead(prev)
+    );
+    letter + &acted("skip", "work:1 id 12 dead_id NOW error retry: down")
+}
 
 /// With the event log on, the row has the results of the handlers of this event, and of no other.
 /// The progress of this event ends, and so does what is left of an earlier one. The progress of a
 /// later event stays.
 #[tokio::test]
 async fn the_progress_of_the_event_ends_with_it() {
-    for id in ["11", "12", "13"] {
-        let mut scene = scene("12 4 3 5 retry: down", &["1", "2"]).await;
-        scene.put("SET", "work:1:last.event.id", &["9"]).await;
+    let keys = "
+        SET work:1:last.event.id 9; HSET seriatim.meta event.log on
+        HSET work:1:event.handled emit:h '0 1 1 7 1 other:11' handler:h 1 result:h '\"h\":1'
+        HSET work:1:event.handled result:g '\"g\":2' id
+    ";
+    let scene = given("").await;
+    for (id, results, markers, emitted, progress) in [
+        (
+            "11",
+            "",
+            "[, other:1]",
+            "other:1: events = [1]",
+            "event.handled = nil; ",
+        ),
+        (
+            "12",
+            r#" results {\"g\":2,\"h\":1}"#,
+            "[, other:1]",
+            "other:1: events = [1]",
+            "event.handled = nil; ",
+        ),
+        ("13", "", "[]", "", ""),
+    ] {
         scene
-            .put("HSET", "seriatim.meta", &["event.log", "on"])
+            .again(&format!("{}{} {id}", two_events(), keys.trim_end()))
             .await;
-        scene
-            .put(
-                "HSET",
-                "work:1:event.handled",
-                &[&["id", id][..], &HANDLED].concat(),
-            )
-            .await;
-        assert_eq!(skipped(&mut scene).await, (12, 1), "{id}");
-        let mut expected = vec![
-            format!(
-                "event.log: NOW status dead {DEAD}{}",
-                if id == "12" {
-                    " results {\"g\":2,\"h\":1}"
-                } else {
-                    ""
-                }
-            ),
-            format!("events.dead: NOW {DEAD}"),
-            "objects.held: work:1 0".to_owned(),
-        ];
-        if id != "13" {
-            expected.push("objects.with.events: other:1".to_owned());
-        }
-        expected.extend(["objects.with.events: ".to_owned(), ACTION.to_owned()]);
-        if id != "13" {
-            expected.push("other:1:events: 1".to_owned());
-        }
-        expected.push("seriatim.meta: event.log = on".to_owned());
-        if id == "13" {
-            let mut fields: Vec<_> = HANDLED
-                .chunks(2)
-                .map(|pair| (pair[0], pair[1]))
-                .chain([("id", id)])
-                .collect();
-            fields.sort_unstable();
-            expected.extend(
-                fields
-                    .iter()
-                    .map(|(field, value)| format!("work:1:event.handled: {field} = {value}")),
-            );
-        }
-        expected.extend(
-            [
-                "event.worker: held",
-                "events.held: 2",
-                "events.held.id: 13 4 0 1 skip",
-                "last.event.id: 9",
-            ]
-            .map(|line| format!("work:1:{line}")),
+        assert_eq!(skipped(&scene).await, 1, "{id}");
+        let changes = format!(
+            "
+            event.log = {{NOW status dead {}{results}}}
+            objects.with.events = {markers}
+            {emitted}
+            work:1: event.errors = nil; {progress}event.key = nil; events.held = [2]; events.held.id = 13 4 0 1 skip
+            ",
+            dead("9")
         );
-        assert_eq!(scene.shown().await, expected, "{id}");
+        scene.changed(&(changes + &record("9"))).await;
     }
 }
 
@@ -113,58 +93,49 @@ async fn the_progress_of_the_event_ends_with_it() {
 /// kept of the last event of a batch.
 #[tokio::test]
 async fn the_rest_of_the_batch_keeps_its_numbers() {
-    for (held_id, batch, last, prev, rest) in [
+    let scene = given("").await;
+    for (held_id, batch, last, prev, left, rest) in [
         (
             "12 4 3 0 retry: down",
-            &["1", "2", "3"][..],
-            Some("9"),
+            "1 2 3",
             "9",
-            Some("13 4 0 0 skip"),
+            "9",
+            2,
+            "[2, 3]; events.held.id = 13 4 0 0 skip",
         ),
         (
             "12 0 3 1 retry: down",
-            &["1", "2"],
-            None,
+            "1 2",
+            "",
             "0",
-            Some("13 0 0 1 skip"),
+            1,
+            "[2]; events.held.id = 13 0 0 1 skip",
         ),
         (
             "12 4 3 2 retry: down",
-            &["1", "2"],
-            Some("odd"),
+            "1 2",
+            "odd",
             "0",
-            Some("13 4 0 1 skip"),
+            1,
+            "[2]; events.held.id = 13 4 0 1 skip",
         ),
-        ("12 4 3 2 retry: down", &["1"], Some("9"), "9", None),
+        (
+            "12 4 3 2 retry: down",
+            "1",
+            "9",
+            "9",
+            0,
+            "nil; events.held.id = nil",
+        ),
     ] {
-        let mut scene = scene(held_id, batch).await;
-        if let Some(last) = last {
-            scene.put("SET", "work:1:last.event.id", &[last]).await;
+        scene.again(&held(held_id, batch)).await;
+        if !last.is_empty() {
+            scene.add(&format!("SET work:1:last.event.id {last}")).await;
         }
-        assert_eq!(
-            skipped(&mut scene).await,
-            (12, batch.len() as u64 - 1),
-            "{held_id}"
-        );
-        let mut expected = vec![
-            format!(
-                "events.dead: NOW {}",
-                DEAD.replace("prev 9", &format!("prev {prev}"))
-            ),
-            "objects.held: work:1 0".to_owned(),
-            "objects.with.events: ".to_owned(),
-            ACTION.to_owned(),
-            "work:1:event.worker: held".to_owned(),
-        ];
-        expected.extend(
-            batch[1..]
-                .iter()
-                .rev()
-                .map(|event| format!("work:1:events.held: {event}")),
-        );
-        expected.extend(rest.map(|rest| format!("work:1:events.held.id: {rest}")));
-        expected.extend(last.map(|last| format!("work:1:last.event.id: {last}")));
-        assert_eq!(scene.shown().await, expected, "{held_id}");
+        assert_eq!(skipped(&scene).await, left, "{held_id}");
+        let object = format!("event.errors = nil; event.key = nil; events.held = {rest}");
+        let changes = format!("objects.with.events = []\nwork:1: {object}\n");
+        scene.changed(&(changes + &record(prev))).await;
     }
 }
 
@@ -172,38 +143,29 @@ async fn the_rest_of_the_batch_keeps_its_numbers() {
 /// a wrong type. Those of a later event are not looked at.
 #[tokio::test]
 async fn emits_that_cannot_be_pushed_change_nothing() {
+    const HANDLED: &str = "@work:1:event.handled is a hash that cannot be read";
+    let scene = given("").await;
     for (emit, wrong) in [
-        ("0 1 1 7 1 other", "work:1:event.handled"),
-        ("0 1 1 7 1 other:11", "other:1:events"),
+        ("0 1 1 7 1 other", HANDLED),
+        ("0 1 1 7 1 other:11", "@other:1:events is a string"),
     ] {
-        for id in ["11", "12", "13", "odd", ""] {
-            let mut scene = scene("12 4 3 5 retry: down", &["1", "2"]).await;
-            scene
-                .put("HSET", "work:1:event.handled", &["id", id, "emit:h", emit])
-                .await;
-            if id.is_empty() {
-                scene.put("HDEL", "work:1:event.handled", &["id"]).await;
+        for (id, wrong) in [
+            ("id 11", Some(wrong)),
+            ("id 12", Some(wrong)),
+            ("id 13", None),
+            ("id odd", Some(HANDLED)),
+            ("", Some(HANDLED)),
+        ] {
+            let handled = format!("HSET work:1:event.handled {id} emit:h '{emit}'; ");
+            let keys = two_events() + &handled + "SET other:1:events wrong";
+            scene.again(&keys).await;
+            match wrong {
+                None => assert_eq!(skipped(&scene).await, 1, "{emit}"),
+                Some(wrong) => {
+                    assert_eq!(wrong_type(&scene, skip(&scene, None).await), wrong);
+                    scene.changed("").await;
+                }
             }
-            if !["odd", ""].contains(&id) {
-                scene.put("SET", "other:1:events", &["wrong"]).await;
-            }
-            let before = scene.shown().await;
-            if id == "13" {
-                assert_eq!(skipped(&mut scene).await, (12, 1), "{emit}");
-                continue;
-            }
-            let refused = skip(&mut scene, None).await.expect_err("a wrong type");
-            let wrong = if ["odd", ""].contains(&id) {
-                "work:1:event.handled"
-            } else {
-                wrong
-            };
-            let key = format!("{}{wrong}", scene.state.keys.prefix());
-            assert!(
-                matches!(&refused, ScriptError::WrongType { key: told, .. } if *told == key),
-                "{refused}"
-            );
-            assert_eq!(scene.shown().await, before, "{emit}");
         }
     }
 }
@@ -211,6 +173,7 @@ async fn emits_that_cannot_be_pushed_change_nothing() {
 /// A key of a wrong type is named, and nothing changes.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_is_named() {
+    let scene = given("").await;
     for key in [
         "objects.held",
         "objects.paused",
@@ -224,21 +187,18 @@ async fn a_key_of_a_wrong_type_is_named() {
         "work:1:last.event.id",
         "work:1:event.handled",
     ] {
-        let mut scene = scene("12 4 3 5 retry: down", &["1", "2"]).await;
-        scene.put("DEL", key, &[]).await;
-        if key.ends_with("id") || key == "seriatim.meta" {
-            scene.put("RPUSH", key, &["wrong"]).await;
+        let is_text = key.ends_with("id") || key == "seriatim.meta";
+        let (push, found) = if is_text {
+            ("RPUSH", "list")
         } else {
-            scene.put("SET", key, &["wrong"]).await;
-        }
-        let before = scene.shown().await;
-        let refused = skip(&mut scene, None).await.expect_err("a wrong type");
-        let named = format!("{}{key}", scene.state.keys.prefix());
-        assert!(
-            matches!(&refused, ScriptError::WrongType { key: told, .. } if *told == named),
-            "{key}: {refused}"
-        );
-        assert_eq!(scene.shown().await, before, "{key}");
+            ("SET", "string")
+        };
+        scene
+            .again(&format!("{}DEL {key}; {push} {key} wrong", two_events()))
+            .await;
+        let refused = wrong_type(&scene, skip(&scene, None).await);
+        assert_eq!(refused, format!("@{key} is a {found}"));
+        scene.changed("").await;
     }
 }
 
@@ -246,78 +206,31 @@ async fn a_key_of_a_wrong_type_is_named() {
 /// is.
 #[tokio::test]
 async fn an_object_that_cannot_skip_its_event_stays() {
-    let held_id = "12 4 3 5 retry: down";
-    for (command, key, arguments, reply) in [
+    let not_held = |owner: &str| Skipped::NotHeld(owner.to_owned());
+    let no_batch = |why: &str| Skipped::NoBatch(why.to_owned());
+    let scene = given("").await;
+    for (keys, reply) in [
+        ("SET work:1:event.worker w.0", not_held("w.0")),
+        ("DEL work:1:event.worker", not_held("")),
+        ("DEL objects.held", not_held("held")),
+        ("ZADD objects.paused 0 work:1", Skipped::Paused),
+        ("DEL work:1:events.held", no_batch("retry: down")),
         (
-            "SET",
-            "work:1:event.worker",
-            &["w.0"][..],
-            Skipped::NotHeld("w.0".to_owned()),
+            "SET work:1:events.held.id '0 0 0 0 retry: down'",
+            no_batch("retry: down"),
         ),
         (
-            "DEL",
-            "work:1:event.worker",
-            &[],
-            Skipped::NotHeld(String::new()),
+            "SET work:1:events.held.id '9007199254740992 0 0 0 x'",
+            no_batch("x"),
         ),
-        (
-            "DEL",
-            "objects.held",
-            &[],
-            Skipped::NotHeld("held".to_owned()),
-        ),
-        ("ZADD", "objects.paused", &["0", OBJECT], Skipped::Paused),
-        (
-            "DEL",
-            "work:1:events.held",
-            &[],
-            Skipped::NoBatch("retry: down".to_owned()),
-        ),
-        (
-            "SET",
-            "work:1:events.held.id",
-            &["0 0 0 0 retry: down"],
-            Skipped::NoBatch("retry: down".to_owned()),
-        ),
-        (
-            "SET",
-            "work:1:events.held.id",
-            &["9007199254740992 0 0 0 x"],
-            Skipped::NoBatch("x".to_owned()),
-        ),
-        (
-            "SET",
-            "work:1:events.held.id",
-            &["odd"],
-            Skipped::NoBatch(String::new()),
-        ),
-        (
-            "DEL",
-            "work:1:events.held.id",
-            &[],
-            Skipped::NoBatch(String::new()),
-        ),
-        (
-            "SET",
-            "work:1:events.held.id",
-            &["11 0 0 0 x"],
-            Skipped::Other(11),
-        ),
-        (
-            "SET",
-            "work:1:events.held.id",
-            &["13 0 0 0 x"],
-            Skipped::Other(13),
-        ),
+        ("SET work:1:events.held.id odd", no_batch("")),
+        ("DEL work:1:events.held.id", no_batch("")),
+        ("SET work:1:events.held.id '11 0 0 0 x'", Skipped::Other(11)),
+        ("SET work:1:events.held.id '13 0 0 0 x'", Skipped::Other(13)),
     ] {
-        let mut scene = scene(held_id, &["1", "2"]).await;
-        scene.put(command, key, arguments).await;
-        let before = scene.shown().await;
-        assert_eq!(
-            skip(&mut scene, Some(12)).await.expect("a reply"),
-            reply,
-            "{key} {arguments:?}"
-        );
-        assert_eq!(scene.shown().await, before, "{key} {arguments:?}");
+        scene.again(&(two_events() + keys)).await;
+        let found = skip(&scene, Some(12)).await.expect("a reply");
+        assert_eq!(found, reply, "{keys}");
+        scene.changed("").await;
     }
 }
