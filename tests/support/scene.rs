@@ -303,13 +303,20 @@ impl Scene {
             let mut found = self.changes().await;
             found.sort_unstable();
             expected.sort_unstable();
-            assert!(
-                found == expected,
-                "{at}: given:\n{}{at}: changed:\n{}\n{at}: expected:\n{}",
-                self.case.lock().expect("no test has failed"),
-                found.join("\n"),
-                expected.join("\n")
-            );
+            if found != expected {
+                let given = self.case.lock().expect("no test has failed").clone();
+                let given: String = given.chars().take(1000).collect();
+                let without = |lines: &[String], others: &[String]| {
+                    let lines = lines.iter().filter(|line| !others.contains(line));
+                    lines.map(|line| format!("{line}\n")).collect::<String>()
+                };
+                panic!(
+                    "{at}: given:\n{given}{at}: changed, but not expected:\n{}\
+                     {at}: expected, but not changed:\n{}",
+                    without(&found, &expected),
+                    without(&expected, &found)
+                );
+            }
         }
     }
 

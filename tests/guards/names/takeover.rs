@@ -4,284 +4,179 @@ use std::time::Duration;
 
 use seriatim::wire::Adopted;
 
-use super::{AGES, NOTHING, Scene};
+use super::{AGES, DAY, LOOK, NOTHING, ROUND, SWEPT, given, strays, sweep};
 
-const LOOK: Duration = Duration::from_secs(60);
+/// Returns the commands for watched names with so many slots, due in this order.
+fn watched(names: &[(&str, u32)]) -> String {
+    let name = |(due, (name, slots)): (u32, &(&str, u32))| {
+        let workers = format!("HSET event.workers {name} '{slots} t 7'");
+        format!("{workers}; ZADD event.workers.watched {due} {name}; ")
+    };
+    (1..).zip(names).map(name).collect()
+}
+
+/// Returns the command that puts an object in each slot of a name. The objects have the name, too.
+fn one_in_each(name: &str, slots: u32) -> String {
+    let push = |slot| format!("LPUSH event.worker:{name}.{slot}:object {name}:{slot}; ");
+    (0..slots).map(push).collect()
+}
+
+/// Returns the changes to such slots, and to the markers, for these slots.
+fn emptied(slots: &[String]) -> String {
+    let slot = |slot: &String| format!("event.worker:{slot}: object = nil\n");
+    slots.iter().map(slot).collect()
+}
 
 /// Objects with a batch and without one are held, and all other names go back to the markers. A
 /// batch in flight counts one crash more, and at the limit of crashes it waits for an operator.
 #[tokio::test]
 async fn a_takeover_empties_the_slots_of_a_name() {
-    let mut scene = Scene::new().await;
-    let keys = scene.keys.clone();
-    scene.register("dead", 4, 7).await;
-    scene.watch("dead", 1).await;
-    scene.register("other", 1, 7).await;
-    scene.watch("other", 3_000_000_000_000).await;
-    scene.state.own("dead.0", "a:1", 7, &["1", "2"]).await;
-    scene
-        .state
-        .run("SET", &[&keys.worker_event_id("dead.0"), "7 1 2 4"])
-        .await;
-    scene.state.own("dead.1", "a:2", 9, &["3"]).await;
-    scene.push("dead.1", "a:4").await;
-    scene
-        .state
-        .run("SET", &[&keys.event_worker("a:3"), "dead.2"])
-        .await;
-    // Two pops have moved the same name.
-    for object in ["a:3", "a:3"] {
-        scene.push("dead.2", object).await;
-    }
-    // The name never had a fifth slot.
-    scene.push("dead.4", "a:5").await;
-    scene
-        .state
-        .run("LPUSH", &[&keys.worker_event_id("dead.4"), "wrong"])
-        .await;
-    // A share counts two objects of the slots.
-    let in_hand = keys.objects_in_hand();
-    scene
-        .state
-        .run("ZADD", &[&in_hand, "0", "a:1:", "0", "a:3:", "0", "a:9:"])
-        .await;
-    // An empty name only wakes a worker, so it does not go back.
-    scene.push("dead.3", "").await;
+    // Two pops have moved the name `a:3`. The name `dead` never had a fifth slot. A share counts two
+    // objects of the slots. An empty name only wakes a worker, so it does not go back.
+    let keys = "
+        HSET event.workers other '1 t 7'; ZADD event.workers.watched 3000000000000 other
+        own dead.0 a:1 7 1 2; SET event.worker:dead.0:event.id '7 1 2 4'
+        own dead.1 a:2 9 3; LPUSH event.worker:dead.1:object a:4
+        SET a:3:event.worker dead.2; LPUSH event.worker:dead.2:object a:3 a:3
+        LPUSH event.worker:dead.4:object a:5; LPUSH event.worker:dead.4:event.id wrong
+        ZADD objects.in.hand 0 a:1: 0 a:3: 0 a:9:; LPUSH event.worker:dead.3:object ''
+    ";
+    let scene = given(&(watched(&[("dead", 4)]) + keys)).await;
     let far = Duration::from_secs(1_000_000_000);
-    let (adopted, now) = scene.sweep(far, AGES).await;
-    assert_eq!(
-        adopted,
-        Adopted {
-            held: 3,
-            strays: 2,
-            names: vec!["dead".to_owned()],
-            ..NOTHING
-        }
-    );
-    let expected = [
-        "a:1:event.worker = held".to_owned(),
-        "a:1:events.held = 2 1".to_owned(),
-        "a:1:events.held.id = 7 1 2 5 crashes: died 5 times with this event in hand".to_owned(),
-        "a:2:event.worker = held".to_owned(),
-        "a:2:events.held = 3".to_owned(),
-        "a:2:events.held.id = 9 0 0 1 takeover".to_owned(),
-        "a:3:event.worker = held".to_owned(),
-        "event.worker:dead.4:event.id = wrong".to_owned(),
-        "event.worker:dead.4:object = a:5".to_owned(),
-        format!("event.workers = dead 4 t {now} other 1 t 7"),
-        format!("event.workers.watched = dead {now} other 3000000000000"),
-        format!("objects.held = a:2 {now} a:3 {now} a:1 inf"),
-        "objects.in.hand = a:9: 0".to_owned(),
-        "objects.with.events = a:4".to_owned(),
-        format!("seriatim.meta = clock {now}"),
-    ];
-    assert_eq!(scene.all().await, expected);
+    let expected = Adopted {
+        held: 3,
+        ..strays(2, &["dead"])
+    };
+    assert_eq!(sweep(&scene, far, AGES).await, expected);
+    let changes = "
+        a:1: event.worker = held; events.held = [1, 2]; events.held.id = 7 1 2 5 crashes: died 5 times with this event in hand
+        a:2: event.worker = held; events.held = [3]; events.held.id = 9 0 0 1 takeover
+        a:3: event.worker = held
+        event.worker:dead.0: event = nil; event.id = nil; object = nil
+        event.worker:dead.1: event = nil; event.id = nil; object = nil
+        event.worker:dead.2: object = nil
+        event.worker:dead.3: object = nil
+        event.workers = {dead: 4 t NOW, other: 1 t 7}
+        event.workers.watched = <dead: NOW, other: 3000000000000>
+        objects.held = <a:2: NOW, a:3: NOW, a:1: inf>
+        objects.in.hand = <a:9:: 0>
+        objects.with.events = [a:4]
+    ";
+    scene.changed(&(changes.to_owned() + SWEPT)).await;
 }
 
 /// A key of a slot has a wrong type. The name waits, and the other names are taken over.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_stops_only_its_name() {
-    let mut scene = Scene::new().await;
-    let keys = scene.keys.clone();
-    for (name, look_ms) in [("bad", 1), ("dead", 2)] {
-        scene.register(name, 2, 7).await;
-        scene.watch(name, look_ms).await;
-        scene.push(&format!("{name}.0"), &format!("{name}:1")).await;
-    }
-    scene
-        .state
-        .run("LPUSH", &[&keys.worker_event_id("bad.1"), "wrong"])
-        .await;
-    let (adopted, now) = scene.sweep(LOOK, AGES).await;
-    assert_eq!(
-        adopted,
-        Adopted {
-            strays: 1,
-            names: vec!["dead".to_owned()],
-            ..NOTHING
-        }
-    );
-    let expected = [
-        "event.worker:bad.0:object = bad:1".to_owned(),
-        "event.worker:bad.1:event.id = wrong".to_owned(),
-        format!("event.workers = bad 2 t 7 dead 2 t {now}"),
-        format!("event.workers.watched = dead {now} bad {}", now + 600_000),
-        "objects.with.events = dead:1".to_owned(),
-        format!("seriatim.meta = clock {now}"),
-    ];
-    assert_eq!(scene.all().await, expected);
+    let keys = "
+        LPUSH event.worker:bad.0:object bad:1; LPUSH event.worker:dead.0:object dead:1
+        LPUSH event.worker:bad.1:event.id wrong
+    ";
+    let scene = given(&(watched(&[("bad", 2), ("dead", 2)]) + keys)).await;
+    assert_eq!(sweep(&scene, LOOK, AGES).await, strays(1, &["dead"]));
+    let changes = "
+        event.worker:dead.0: object = nil
+        event.workers = {bad: 2 t 7, dead: 2 t NOW}
+        event.workers.watched = <dead: NOW, bad: NOW+10m>
+        objects.with.events = [dead:1]
+    ";
+    scene.changed(&(changes.to_owned() + SWEPT)).await;
 }
 
 /// The batch of a slot was deleted, but not its tag. The object waits for an operator, nothing is
 /// left of its lost event, and the other names are taken over.
 #[tokio::test]
 async fn a_deleted_batch_stops_no_takeover() {
-    let mut scene = Scene::new().await;
-    let keys = scene.keys.clone();
-    for (name, look_ms) in [("a", 1), ("b", 2)] {
-        scene.register(name, 1, 7).await;
-        scene.watch(name, look_ms).await;
-        scene
-            .state
-            .own(&format!("{name}.0"), &format!("{name}:1"), look_ms, &["e"])
-            .await;
-    }
-    scene
-        .state
-        .run("SET", &[&keys.worker_event_id("a.0"), "1 0 0 9"])
-        .await;
-    scene.state.run("DEL", &[&keys.worker_event("a.0")]).await;
-    scene
-        .state
-        .run("LPUSH", &[&keys.event_errors("a:1"), "1 1 no"])
-        .await;
-    scene
-        .state
-        .run("SET", &[&keys.event_key("a:1"), "1 key"])
-        .await;
-    let (adopted, now) = scene.sweep(LOOK, AGES).await;
-    let lost = vec![(
-        "a:1".to_owned(),
-        "quarantine: event.worker:a.0:event is absent".to_owned(),
-    )];
-    assert_eq!(
-        adopted,
-        Adopted {
-            held: 2,
-            lost,
-            names: vec!["a".to_owned(), "b".to_owned()],
-            ..NOTHING
-        }
+    const WHAT: &str = "quarantine: event.worker:a.0:event is absent";
+    let keys = "
+        own a.0 a:1 1 e; own b.0 b:1 2 e; SET event.worker:a.0:event.id '1 0 0 9'
+        DEL event.worker:a.0:event; LPUSH a:1:event.errors '1 1 no'; SET a:1:event.key '1 key'
+    ";
+    let scene = given(&(watched(&[("a", 1), ("b", 1)]) + keys)).await;
+    let expected = Adopted {
+        held: 2,
+        lost: vec![("a:1".to_owned(), WHAT.to_owned())],
+        ..strays(0, &["a", "b"])
+    };
+    assert_eq!(sweep(&scene, LOOK, AGES).await, expected);
+    let changes = format!(
+        "
+        a:1: event.errors = nil; event.key = nil; event.worker = held; events.held.id = 0 0 0 0 {WHAT}
+        b:1: event.worker = held; events.held = [e]; events.held.id = 2 0 0 1 takeover
+        event.worker:a.0: event.id = nil; object = nil
+        event.worker:b.0: event = nil; event.id = nil; object = nil
+        event.workers = {{a: 1 t NOW, b: 1 t NOW}}
+        event.workers.watched = <a: NOW, b: NOW>
+        objects.held = <b:1: NOW, a:1: inf>
+        "
     );
-    let expected = [
-        "a:1:event.worker = held".to_owned(),
-        "a:1:events.held.id = 0 0 0 0 quarantine: event.worker:a.0:event is absent".to_owned(),
-        "b:1:event.worker = held".to_owned(),
-        "b:1:events.held = e".to_owned(),
-        "b:1:events.held.id = 2 0 0 1 takeover".to_owned(),
-        format!("event.workers = a 1 t {now} b 1 t {now}"),
-        format!("event.workers.watched = a {now} b {now}"),
-        format!("objects.held = b:1 {now} a:1 inf"),
-        format!("seriatim.meta = clock {now}"),
-    ];
-    assert_eq!(scene.all().await, expected);
+    scene.changed(&(changes + SWEPT)).await;
 }
 
 /// One name has more than a call takes over. Another call is of use at once.
 #[tokio::test]
 async fn another_call_takes_over_the_rest_of_a_name() {
-    let mut scene = Scene::new().await;
-    scene.register("dead", 300, 7).await;
-    scene.watch("dead", 1).await;
-    for slot in 0..300 {
-        scene
-            .push(&format!("dead.{slot}"), &format!("a:{slot}"))
-            .await;
-    }
-    let names = vec!["dead".to_owned()];
-    let (adopted, _) = scene.sweep(LOOK, AGES).await;
-    assert_eq!(
-        adopted,
-        Adopted {
-            more: true,
-            strays: 256,
-            names: names.clone(),
-            ..NOTHING
-        }
-    );
-    let (adopted, _) = scene.sweep(LOOK, AGES).await;
-    assert_eq!(
-        adopted,
-        Adopted {
-            strays: 44,
-            names,
-            ..NOTHING
-        }
-    );
+    let scene = given(&(watched(&[("dead", 300)]) + &one_in_each("dead", 300))).await;
+    let expected = Adopted {
+        more: true,
+        ..strays(256, &["dead"])
+    };
+    assert_eq!(sweep(&scene, LOOK, AGES).await, expected);
+    assert_eq!(sweep(&scene, LOOK, AGES).await, strays(44, &["dead"]));
 }
 
 /// A call takes over 256 objects and names, although they belong to several worker names.
 #[tokio::test]
 async fn the_bound_of_a_takeover_counts_all_names_together() {
-    let mut scene = Scene::new().await;
-    for (name, look_ms) in [("a", 1), ("b", 2), ("c", 3)] {
-        scene.register(name, 200, 7).await;
-        scene.watch(name, look_ms).await;
-        for slot in 0..200 {
-            scene
-                .push(&format!("{name}.{slot}"), &format!("{name}:{slot}"))
-                .await;
-        }
-    }
-    let (adopted, now) = scene.sweep(LOOK, AGES).await;
-    let names = vec!["a".to_owned(), "b".to_owned()];
-    assert_eq!(
-        adopted,
-        Adopted {
-            more: true,
-            strays: 256,
-            names,
-            ..NOTHING
-        }
-    );
-    let all = scene.all().await;
-    assert!(
-        all.contains(&format!("event.workers.watched = c 3 a {now} b {now}")),
-        "{all:?}"
-    );
-    for (line, is_left) in [
-        ("b.55:object = b:55", false),
-        ("b.56:object = b:56", true),
-        ("c.0:object = c:0", true),
-    ] {
-        assert_eq!(
-            all.contains(&format!("event.worker:{line}")),
-            is_left,
-            "{line}"
-        );
-    }
+    let names = ["a", "b", "c"];
+    let slots = names.map(|name| one_in_each(name, 200)).concat();
+    let scene = given(&(watched(&names.map(|name| (name, 200))) + &slots)).await;
+    let expected = Adopted {
+        more: true,
+        ..strays(256, &["a", "b"])
+    };
+    assert_eq!(sweep(&scene, LOOK, AGES).await, expected);
+    let moved: Vec<_> = (0..200).map(|n| format!("a:{n}")).collect();
+    let moved = [moved, (0..56).map(|n| format!("b:{n}")).collect()].concat();
+    let slots: Vec<_> = moved.iter().map(|name| name.replace(':', ".")).collect();
+    let changes = "
+        event.workers = {a: 200 t NOW, b: 200 t NOW, c: 200 t 7}
+        event.workers.watched = <c: 3, a: NOW, b: NOW>
+    ";
+    let markers: Vec<_> = moved.into_iter().rev().collect();
+    let markers = format!("objects.with.events = [{}]\n", markers.join(", "));
+    let changes = [changes, &markers, &emptied(&slots), SWEPT].concat();
+    scene.changed(&changes).await;
 }
 
 /// No process has more than 1,024 slots. If a registration says more, the others are not looked at.
 #[tokio::test]
 async fn a_sweep_looks_at_1024_slots_of_a_name() {
-    for (slot, is_found) in [(1023, true), (1024, false)] {
-        let mut scene = Scene::new().await;
-        let at = scene.now_ms().await - 2000;
-        scene.register("dead", 1030, at).await;
-        scene.watch("dead", 1).await;
-        scene.push(&format!("dead.{slot}"), "a:1").await;
-        let (adopted, now) = scene.sweep(LOOK, AGES).await;
-        let all = scene.all().await;
-        if is_found {
-            assert_eq!(
-                adopted,
-                Adopted {
-                    strays: 1,
-                    names: vec!["dead".to_owned()],
-                    ..NOTHING
-                }
-            );
-            let expected = [
-                format!("event.workers = dead 1024 t {now}"),
-                format!("event.workers.watched = dead {now}"),
-                "objects.with.events = a:1".to_owned(),
-                format!("seriatim.meta = clock {now}"),
-            ];
-            assert_eq!(all, expected);
-        } else {
-            assert_eq!(adopted, NOTHING);
-            let expected = [
-                "event.worker:dead.1024:object = a:1".to_owned(),
-                format!("event.workers = dead 1030 t {at}"),
-                format!("event.workers.departed = dead {}", at + 10_000),
-                format!(
-                    "seriatim.meta = clock {now} names.next {} names.indexed {now}",
-                    now + 1000
-                ),
-            ];
-            assert_eq!(all, expected);
-        }
+    const FOUND: &str = "
+        event.worker:dead.1023: object = nil
+        event.workers = {dead: 1024 t NOW}
+        event.workers.watched = <dead: NOW>
+        objects.with.events = [a:1]
+        seriatim.meta = {clock: NOW}
+    ";
+    const NOT_FOUND: &str = "
+        event.workers.departed = <dead: NOW+8s>
+        event.workers.watched = nil
+        seriatim.meta = {clock: NOW, names.indexed: NOW, names.next: NOW+1s}
+    ";
+    let scene = given("").await;
+    for (slot, expected, changes) in [
+        (1023, strays(1, &["dead"]), FOUND),
+        (1024, NOTHING, NOT_FOUND),
+    ] {
+        let name = "HSET event.workers dead '1030 t NOW-2s'; ZADD event.workers.watched 1 dead";
+        scene
+            .again(&format!(
+                "{name}; LPUSH event.worker:dead.{slot}:object a:1"
+            ))
+            .await;
+        assert_eq!(sweep(&scene, LOOK, AGES).await, expected);
+        scene.changed(changes).await;
     }
 }
 
@@ -290,64 +185,52 @@ async fn a_sweep_looks_at_1024_slots_of_a_name() {
 /// ones, and departed ones at their last look.
 #[tokio::test]
 async fn a_batch_without_an_object_leaves_its_slot() {
-    let day = Duration::from_secs(86_400);
-    for (is_watched, is_over, is_kept) in [
-        (true, false, true),
-        (true, true, true),
-        (false, true, true),
-        (false, false, false),
+    const KEPT: &str = "event.worker:dead.2: event = nil; lost = [1, 0]\n";
+    // The time of the last sign of life, and that of the next look after it.
+    let (now, over) = (("NOW-2s", "NOW+8s"), ("NOW-86405s", ""));
+    let scene = given("").await;
+    for (set, (at, next), is_kept) in [
+        ("watched", now, true),
+        ("watched", over, true),
+        ("departed", over, true),
+        ("departed", now, false),
     ] {
-        let mut scene = Scene::new().await;
-        let at = scene.now_ms().await - if is_over { 86_405_000 } else { 2000 };
         // The names before and behind have more slots, and fewer.
-        for (name, slots) in [("a", 5), ("dead", 3), ("z", 1)] {
-            scene.register(name, slots, at).await;
-            match is_watched {
-                true => scene.watch(name, 1).await,
-                false => scene.depart(name, 1).await,
-            }
-        }
-        let list = scene.keys.worker_event("dead.2");
-        scene.state.run("LPUSH", &[&list, "1"]).await;
-        let (adopted, now) = scene.sweep(LOOK, day).await;
+        let names = [("a", 5), ("dead", 3), ("z", 1)];
+        let name = |(name, slots)| {
+            let workers = format!("HSET event.workers {name} '{slots} t {at}'");
+            format!("{workers}; ZADD event.workers.{set} 1 {name}; ")
+        };
+        let names = names.map(name).concat();
+        scene
+            .again(&(names + "LPUSH event.worker:dead.2:event 1"))
+            .await;
         let what = "lost: the object of the batch in event.worker:dead.2:lost is not known";
         let found = Adopted {
             lost: vec![("event.worker:dead.2".to_owned(), what.to_owned())],
-            names: vec!["dead".to_owned()],
-            ..NOTHING
+            ..strays(0, &["dead"])
         };
-        assert_eq!(adopted, if is_kept { found } else { NOTHING });
-        let mut expected = vec![
-            if is_kept {
-                "event.worker:dead.2:lost = 0 1"
-            } else {
-                "event.worker:dead.2:event = 1"
-            }
-            .to_owned(),
-        ];
-        let seen = if is_kept { now } else { at };
-        expected.push(match is_over {
-            true => format!("event.workers = dead 3 t {seen}"),
-            false => format!("event.workers = a 5 t {at} dead 3 t {seen} z 1 t {at}"),
-        });
-        let next = at + 10_000;
-        expected.extend(match (is_over, is_kept) {
-            (true, _) => None,
-            (false, true) => Some(format!("event.workers.departed = a {next} z {next}")),
-            (false, false) => Some(format!(
-                "event.workers.departed = a {next} dead {next} z {next}"
-            )),
-        });
-        expected.extend(is_kept.then(|| format!("event.workers.watched = dead {now}")));
+        let expected = if is_kept { found } else { NOTHING };
+        assert_eq!(sweep(&scene, LOOK, DAY).await, expected);
+        let workers = match next {
+            "" => "event.workers = {dead: 3 t NOW}\n".to_owned(),
+            _ if !is_kept => String::new(),
+            _ => format!("event.workers = {{a: 5 t {at}, dead: 3 t NOW, z: 1 t {at}}}\n"),
+        };
+        let departed = match (set, next) {
+            (_, "") if set == "watched" => "",
+            (_, "") => "event.workers.departed = nil\n",
+            _ if is_kept => "event.workers.departed = <a: NOW+8s, z: NOW+8s>\n",
+            _ => "event.workers.departed = <a: NOW+8s, dead: NOW+8s, z: NOW+8s>\n",
+        };
+        let (kept, watched) = match is_kept {
+            true => (KEPT, "event.workers.watched = <dead: NOW>\n"),
+            false => ("", ""),
+        };
         // After a takeover of a watched name there is no round.
-        expected.push(match is_watched {
-            true => format!("seriatim.meta = clock {now}"),
-            false => format!(
-                "seriatim.meta = clock {now} names.next {} names.indexed {now}",
-                now + 1000
-            ),
-        });
-        assert_eq!(scene.all().await, expected, "{is_watched} {is_over}");
+        let meta = if set == "watched" { SWEPT } else { ROUND };
+        let changes = [kept, &workers, departed, watched, meta].concat();
+        scene.changed(&changes).await;
     }
 }
 
@@ -355,21 +238,19 @@ async fn a_batch_without_an_object_leaves_its_slot() {
 /// slots, and tells of 64 per name. The name is due at once, so that the next call moves the rest.
 #[tokio::test]
 async fn a_call_moves_256_batches_without_an_object() {
-    let mut scene = Scene::new().await;
-    for (name, slots, look_ms) in [("dead", 300, 1), ("other", 1, 2)] {
-        scene.register(name, slots, 7).await;
-        scene.watch(name, look_ms).await;
-        for slot in 0..slots {
-            let list = scene.keys.worker_event(&format!("{name}.{slot}"));
-            scene.state.run("LPUSH", &[&list, "1"]).await;
-        }
-    }
-    for (moved, told) in [(256, 64), (301, 45)] {
-        let (adopted, _) = scene.sweep(LOOK, AGES).await;
+    let batch = |slot| format!("LPUSH event.worker:dead.{slot}:event 1; ");
+    let batches: String = (0..300).map(batch).collect();
+    let names = watched(&[("dead", 300), ("other", 1)]);
+    let other = "LPUSH event.worker:other.0:event 1";
+    let scene = given(&[&names, &batches, other].concat()).await;
+    let mut moved = 0;
+    for (moved_then, told) in [(256, 64), (301, 45)] {
+        let adopted = sweep(&scene, LOOK, AGES).await;
         assert_eq!(adopted.lost.len(), told);
-        let all = scene.all().await;
-        let lost = all.iter().filter(|line| line.contains(":lost = ")).count();
-        assert_eq!(lost, moved);
+        let changes = scene.changes().await;
+        let is_lost = |line: &&String| line.ends_with(": event = nil; lost = [1, 0]");
+        moved += changes.iter().filter(is_lost).count();
+        assert_eq!(moved, moved_then);
     }
 }
 
@@ -378,35 +259,28 @@ async fn a_call_moves_256_batches_without_an_object() {
 /// at that a name can have. A name with empty slots goes.
 #[tokio::test]
 async fn a_name_without_a_registration_is_adopted() {
-    let mut scene = Scene::new().await;
-    scene.state.own("dead.2", "work:1", 1, &["e"]).await;
-    scene.state.own("left.1023", "work:2", 2, &["f"]).await;
-    // The list of this slot is lost, too.
-    scene.state.batch("alone.5", 3, &["g"]).await;
-    scene.watch("dead", 1).await;
-    scene.watch("empty", 2).await;
-    scene.depart("left", 1).await;
-    scene.depart("alone", 2).await;
-    scene.depart("empty-too", 1).await;
+    // The list of the slot `alone.5` is lost, too.
+    let keys = "
+        own dead.2 work:1 1 e; own left.1023 work:2 2 f; batch alone.5 3 g
+        ZADD event.workers.watched 1 dead 2 empty
+        ZADD event.workers.departed 1 left 2 alone 1 empty-too
+    ";
+    let scene = given(keys).await;
     let mut held = 0;
     for _ in 0..4 {
-        let day = Duration::from_secs(86_400);
-        let (adopted, _) = scene.sweep(LOOK, day).await;
-        held += adopted.held;
+        held += sweep(&scene, LOOK, DAY).await.held;
     }
     assert_eq!(held, 2);
-    let all = scene.all().await;
-    assert!(
-        all.contains(&"work:1:events.held = e".to_owned()),
-        "{all:?}"
-    );
-    assert!(
-        all.contains(&"work:2:events.held = f".to_owned()),
-        "{all:?}"
-    );
-    assert!(
-        all.contains(&"event.worker:alone.5:lost = 3 g".to_owned()),
-        "{all:?}"
-    );
-    assert!(!all.iter().any(|key| key.contains("empty")), "{all:?}");
+    let changes = "
+        event.worker:alone.5: event = nil; event.id = nil; lost = [g, 3]
+        event.worker:dead.2: event = nil; event.id = nil; object = nil
+        event.worker:left.1023: event = nil; event.id = nil; object = nil
+        event.workers = {alone: 1024 - NOW, dead: 1024 - NOW, left: 1024 - NOW}
+        event.workers.departed = <alone: NOW+1s, dead: NOW+1s>
+        event.workers.watched = <left: NOW>
+        objects.held = <work:1: NOW, work:2: NOW>
+        work:1: event.worker = held; events.held = [e]; events.held.id = 1 0 0 1 takeover
+        work:2: event.worker = held; events.held = [f]; events.held.id = 2 0 0 1 takeover
+    ";
+    scene.changed(&(changes.to_owned() + ROUND)).await;
 }
