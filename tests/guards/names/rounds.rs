@@ -80,7 +80,8 @@ async fn a_round_begins_at_its_time() {
         ("NOW", true),
         ("x", true),
         ("NOW+60m", true),
-        ("NOW+950ms", false),
+        ("NOW+1001ms", true),
+        ("NOW+1s", false),
     ] {
         let names = "HSET event.workers 1 '1 t NOW'; ZADD event.workers.departed 1 1";
         let meta = format!("HSET seriatim.meta names.next {next} names.indexed NOW");
