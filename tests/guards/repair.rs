@@ -9,8 +9,8 @@ mod progress;
 use seriatim::control::{By, ControlError, Repair, RepairReport};
 use seriatim::wire::operator::{self, RepairCall};
 
-use crate::check::{broken_by, told};
-use crate::state::State;
+use crate::check::{broken_by, scene, told};
+use crate::scene::Scene;
 use crate::support::{Redis, control};
 
 const BY: By<'_> = By {
@@ -18,11 +18,13 @@ const BY: By<'_> = By {
     why: "lost",
 };
 
-async fn repair(state: &State, with: &Repair) -> RepairReport {
-    control(&state.conn, &state.keys)
-        .repair(BY, with)
-        .await
-        .expect("a report")
+async fn try_repair(scene: &Scene, with: &Repair) -> Result<RepairReport, ControlError> {
+    let control = control(&scene.conn().await, &scene.keys);
+    control.repair(BY, with).await
+}
+
+async fn repair(scene: &Scene, with: &Repair) -> RepairReport {
+    try_repair(scene, with).await.expect("a report")
 }
 
 fn doing() -> Repair {
@@ -35,20 +37,16 @@ fn doing() -> Repair {
 
 /// Returns the steps, and then what was left, as lines.
 fn lines(report: &RepairReport) -> Vec<String> {
-    let mut lines: Vec<_> = report
-        .steps
-        .iter()
-        .chain(&report.left)
-        .map(|step| format!("{} {}: {}", step.kind, step.subject, step.what))
-        .collect();
+    let steps = report.steps.iter().chain(&report.left);
+    let steps = steps.map(|step| format!("{} {}: {}", step.kind, step.subject, step.what));
+    let mut lines: Vec<_> = steps.collect();
     lines.sort();
     lines
 }
 
 /// Makes one call for these subjects, as at the last look. Owners that are no slot of a registered name
 /// are dead. Returns the position and the word of each text.
-async fn call(state: &mut State, subjects: &[(&str, &str)]) -> Vec<(usize, String)> {
-    let keys = state.keys.clone();
+async fn call(scene: &Scene, subjects: &[(&str, &str)]) -> Vec<(usize, String)> {
     let with = RepairCall {
         doing: true,
         dead_owners: vec!["*".to_owned()],
@@ -58,29 +56,26 @@ async fn call(state: &mut State, subjects: &[(&str, &str)]) -> Vec<(usize, Strin
         who: BY.who,
         why: BY.why,
     };
-    let subjects = subjects
-        .iter()
-        .map(|(kind, name)| (*kind, name.as_bytes(), "searched"));
-    let (told, _) = operator::repair(&mut state.conn, &keys, by, &with, subjects)
-        .await
-        .expect("an answer");
-    told.into_iter()
-        .map(|told| (told.position, told.word))
-        .collect()
+    let subjects = subjects.iter();
+    let subjects = subjects.map(|(kind, name)| (*kind, name.as_bytes(), "searched"));
+    let mut conn = scene.conn().await;
+    let done = operator::repair(&mut conn, &scene.keys, by, &with, subjects).await;
+    let told = done.expect("an answer").0.into_iter();
+    told.map(|told| (told.position, told.word)).collect()
 }
 
 /// The script looks at each subject itself: a suspicion of the walk may be over by then.
 #[tokio::test]
 async fn a_sound_subject_needs_no_step() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    broken_by(
-        &mut state,
-        "SET @event.worker:gone.0:event.id 16; ZADD @event.workers.watched 1 a; ZADD @event.workers.departed 1 gone; LPUSH @event.group:g:waiting work:1; \
-         ZADD @event.groups 1 g; SET @event.groups.waiting 1; HSET @events.emitted k v; ZADD @events.emitted.ends 1 k; \
-         HSET @x:events.scheduled k 1; ZADD @events.scheduled 9007199254740991 x\nk",
-    )
-    .await;
+    let commands = "
+        SET event.worker:gone.0:event.id 16; ZADD event.workers.watched 1 a
+        ZADD event.workers.departed 1 gone; LPUSH event.group:g:waiting work:1
+        ZADD event.groups 1 g; SET event.groups.waiting 1; HSET events.emitted k v
+        ZADD events.emitted.ends 1 k; HSET x:events.scheduled k 1
+        ZADD events.scheduled 9007199254740991 'x\nk'
+    ";
+    let scene = scene().await;
+    broken_by(&scene, commands).await;
     let objects = [
         "work:2", "work:4", "work:5", "work:6", "work:7", "work:8", "work:9", "none",
     ];
@@ -101,65 +96,39 @@ async fn a_sound_subject_needs_no_step() {
         ("emitted", "none"),
         ("shared", ""),
     ];
-    for subject in objects
-        .map(|name| ("object", name))
-        .into_iter()
-        .chain(others)
-    {
-        assert_eq!(call(&mut state, &[subject]).await, [], "{subject:?}");
+    let objects = objects.map(|name| ("object", name));
+    for subject in objects.into_iter().chain(others) {
+        assert_eq!(call(&scene, &[subject]).await, [], "{subject:?}");
     }
+    scene.changed("").await;
 }
 
 /// Limits count each object in hand. Of many that no slot owns, none is left.
 #[tokio::test]
 async fn every_object_in_hand_is_looked_at() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    broken_by(&mut state, "PING").await;
-    let members = (0..3000).flat_map(|n| ["0".to_owned(), format!("left:{n}:")]);
-    let words: Vec<String> = [redis.keys().objects_in_hand()]
-        .into_iter()
-        .chain(members)
-        .collect();
-    state
-        .run(
-            "ZADD",
-            &words.iter().map(String::as_str).collect::<Vec<_>>(),
-        )
-        .await;
-    let report = control(&state.conn, &state.keys)
-        .check()
-        .await
-        .expect("a report");
+    let members: String = (0..3000).map(|n| format!(" 0 left:{n}:")).collect();
+    let scene = scene().await;
+    broken_by(&scene, &format!("ZADD objects.in.hand{members}")).await;
+    let report = scene.report_of_check().await;
     assert_eq!(report.violations_total, 3000);
-    assert_eq!(repair(&state, &doing()).await.steps_total, 3000);
-    assert_eq!(told(&mut state).await, [""; 0]);
+    assert_eq!(repair(&scene, &doing()).await.steps_total, 3000);
+    assert_eq!(told(&scene).await, [""; 0]);
 }
 
 /// `event.groups.times` has the number of marks in the lists of groups. If it is lost, marks are not
 /// taken for names.
 #[tokio::test]
 async fn marks_of_lost_times_are_no_names() {
-    const MARKED: &str = "LPUSH @event.group:g:waiting work:1 \u{0}t1700 \u{0}t1800; ZADD @event.groups 1 g; ZADD @event.marks 1 1700 2 1800";
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let marked = "
+        LPUSH event.group:g:waiting work:1 '\0t1700' '\0t1800'; ZADD event.groups 1 g
+        ZADD event.marks 1 1700 2 1800; SET event.groups.waiting
+    ";
+    let scene = scene().await;
     for (waiting, steps) in [(1, 0), (3, 0), (4, 1), (0, 1)] {
-        broken_by(
-            &mut state,
-            &format!("{MARKED}; SET @event.groups.waiting {waiting}"),
-        )
-        .await;
-        assert_eq!(
-            repair(&state, &doing())
-                .await
-                .kinds
-                .get("group")
-                .copied()
-                .unwrap_or_default(),
-            steps,
-            "{waiting}"
-        );
-        assert_eq!(told(&mut state).await, [""; 0], "{waiting}");
+        broken_by(&scene, &format!("{} {waiting}", marked.trim())).await;
+        let kinds = repair(&scene, &doing()).await.kinds;
+        assert_eq!(kinds.get("group").copied().unwrap_or(0), steps, "{waiting}");
+        assert_eq!(told(&scene).await, [""; 0], "{waiting}");
     }
 }
 
@@ -167,103 +136,67 @@ async fn marks_of_lost_times_are_no_names() {
 /// script that fails halfway.
 #[tokio::test]
 async fn a_repair_without_a_right_changes_nothing() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    broken_by(&mut state, "DEL @objects.held").await;
-    state.run("ACL", &["SETUSER", "default", "-xadd"]).await;
-    let planned = repair(&state, &Repair::default()).await;
+    let scene = Scene::bare(Redis::own(&[])).await;
+    broken_by(&scene, "DEL objects.held").await;
+    scene.login("~* &* +@all -xadd").await;
+    let planned = repair(&scene, &Repair::default()).await;
     assert_eq!(planned.steps_total, 4, "{planned:?}");
-    let refused = control(&state.conn, &state.keys)
-        .repair(BY, &doing())
-        .await
-        .expect_err("no right");
-    assert!(
-        matches!(&refused, ControlError::Denied(told) if told == "XADD"),
-        "{refused}"
-    );
-    let again = repair(&state, &Repair::default()).await;
+    let refused = try_repair(&scene, &doing()).await.expect_err("no right");
+    let is_told = matches!(&refused, ControlError::Denied(told) if told == "XADD");
+    assert!(is_told, "{refused}");
+    scene.changed("").await;
+    let again = repair(&scene, &Repair::default()).await;
     assert_eq!(lines(&again), lines(&planned));
 }
 
 /// A repair writes nothing while a shared key has a wrong type.
 #[tokio::test]
 async fn a_shared_key_of_a_wrong_type_is_reported() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let key = redis.keys().objects_held();
-    broken_by(&mut state, "DEL @objects.held; SET @objects.held 1").await;
+    let scene = scene().await;
+    broken_by(&scene, "DEL objects.held; SET objects.held 1").await;
     for with in [Repair::default(), doing()] {
-        let refused = control(&state.conn, &state.keys)
-            .repair(BY, &with)
-            .await
-            .expect_err("a wrong type");
-        assert!(
-            matches!(&refused, ControlError::WrongType { key: told, .. } if *told == key),
-            "{refused}"
-        );
+        let refused = try_repair(&scene, &with).await.expect_err("a wrong type");
+        let held = scene.keys.objects_held();
+        let is_told = matches!(&refused, ControlError::WrongType { key, .. } if *key == held);
+        assert!(is_told, "{refused}");
+        scene.changed("").await;
     }
 }
 
 /// The counter of ids is lost, or went back. A repair raises it above each batch, wherever the batch is.
 #[tokio::test]
 async fn the_counter_rises_above_every_batch() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let keys = redis.keys().clone();
-    let batches = [(7, &["1", "2"][..]), (1, &["1"])];
-    let places = ["in hand", "held", "lost", "given back"];
-    for (place, (first, batch)) in places
-        .map(|place| batches.map(|batch| (place, batch)))
-        .concat()
-    {
-        state.run("FLUSHDB", &[]).await;
-        state.register("gone", 1).await;
-        let (list, last) = (keys.worker_lost("gone.0"), first + batch.len() as u64 - 1);
-        match place {
-            "in hand" => state.own("gone.0", "work:1", first, batch).await,
-            "held" => {
-                let numbers = format!("{first} 0 0 0 stop");
-                state.hold("work:1", "1", batch, &numbers).await;
-            }
-            _ => {
-                state
-                    .run(
-                        "LPUSH",
-                        &[&[list.as_str()], batch, &[&first.to_string()]].concat(),
-                    )
-                    .await
-            }
-        }
-        if place == "given back" {
-            state
-                .run("SET", &[&keys.event_worker("work:1"), "gone.0"])
-                .await;
-        }
-        state
-            .run("SET", &[&keys.next_event_id(), &(last - 1).to_string()])
-            .await;
-        let planned = repair(
-            &state,
-            &Repair {
-                dry_run: true,
-                ..doing()
-            },
-        )
-        .await;
-        let done = repair(&state, &doing()).await;
-        assert_eq!(
-            (planned.kinds["ids"], &planned.kinds),
-            (1, &done.kinds),
-            "{place}"
-        );
-        let given: u64 = redis::cmd("GET")
-            .arg(keys.next_event_id())
-            .query_async(&mut state.conn)
-            .await
-            .expect("GET");
-        assert!(given > last, "{place}: {given}");
-        assert_eq!(told(&mut state).await, [""; 0], "{place}");
-        assert_eq!(lines(&repair(&state, &doing()).await), [""; 0], "{place}");
+    let scene = scene().await;
+    for (batch, last) in [
+        ("own gone.0 work:1 7 1 2", 8),
+        ("own gone.0 work:1 1 1", 1),
+        ("hold work:1 1 '7 0 0 0 stop' 1 2", 8),
+        ("hold work:1 1 '1 0 0 0 stop' 1", 1),
+        ("LPUSH event.worker:gone.0:lost 1 2 7", 8),
+        ("LPUSH event.worker:gone.0:lost 1 1", 1),
+        (
+            "LPUSH event.worker:gone.0:lost 1 2 7; SET work:1:event.worker gone.0",
+            8,
+        ),
+        (
+            "LPUSH event.worker:gone.0:lost 1 1; SET work:1:event.worker gone.0",
+            1,
+        ),
+    ] {
+        let name = "HSET event.workers gone '1 token-of-gone 0'";
+        let counter = format!("SET next.event.id {}", last - 1);
+        scene.again(&format!("{name}; {batch}; {counter}")).await;
+        let dry = Repair {
+            dry_run: true,
+            ..doing()
+        };
+        let planned = repair(&scene, &dry).await.kinds;
+        let done = repair(&scene, &doing()).await.kinds;
+        assert_eq!((planned["ids"], &planned), (1, &done), "{batch}");
+        let given = scene.number(&scene.keys.next_event_id()).await;
+        assert!(given > last, "{batch}: {given}");
+        assert_eq!(told(&scene).await, [""; 0], "{batch}");
+        assert_eq!(lines(&repair(&scene, &doing()).await), [""; 0], "{batch}");
     }
 }
 
@@ -271,21 +204,16 @@ async fn the_counter_rises_above_every_batch() {
 /// look at the worker may come first.
 #[tokio::test]
 async fn the_counter_rises_above_the_batch_of_a_dead_worker() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let key = redis.keys().next_event_id();
-    for (given, rises) in [("8", false), ("7", true)] {
-        state.run("FLUSHDB", &[]).await;
-        state.own("plain", "work:1", 7, &["1", "2"]).await;
-        state.run("SET", &[&key, given]).await;
-        let words = call(&mut state, &[("object", "work:1")]).await;
+    let scene = scene().await;
+    for (given, rises) in [(8, false), (7, true)] {
+        let batch = "own plain work:1 7 1 2; SET next.event.id ";
+        scene.again(&format!("{batch}{given}")).await;
+        let words = call(&scene, &[("object", "work:1")]).await;
         assert_eq!(words.contains(&(0, "ids".to_owned())), rises, "{words:?}");
-        assert_eq!(told(&mut state).await, [""; 0]);
+        assert_eq!(told(&scene).await, [""; 0]);
     }
     // A batch without ids tells nothing about the counter.
-    let lost = redis.keys().worker_lost("gone.0");
-    state.run("FLUSHDB", &[]).await;
-    state.run("RPUSH", &[&lost, "0", "2", "1"]).await;
-    let words = call(&mut state, &[("worker", "gone.0")]).await;
+    scene.again("RPUSH event.worker:gone.0:lost 0 2 1").await;
+    let words = call(&scene, &[("worker", "gone.0")]).await;
     assert_eq!(words, [(0, "dead".to_owned())]);
 }

@@ -76,6 +76,7 @@ pub struct Scene {
     /// The clock of Redis, if it stands still.
     pub clock: Option<Clock>,
     began_us: AtomicU64,
+    has_process: bool,
     /// The commands of the present case.
     case: Mutex<String>,
     /// All keys when the test last looked. Looking takes long, so it waits until a call is made.
@@ -106,21 +107,27 @@ impl Scene {
 
     /// Returns a scene with the process `w` in this Redis.
     pub async fn on(redis: Redis) -> Self {
-        let scene = Self::bare(redis).await;
-        scene.attach(&ATTACH).await;
-        scene.changes().await;
-        scene
+        Self::bare(redis).await.with_process().await
     }
 
     /// Returns a scene with the process `w`, in a Redis of its own, with these keys.
     pub async fn under(keys: Keys) -> Self {
+        Self::bare_under(keys).await.with_process().await
+    }
+
+    async fn with_process(mut self) -> Self {
+        self.has_process = true;
+        self.attach(&ATTACH).await;
+        self.changes().await;
+        self
+    }
+
+    /// Returns a scene without a process, in a Redis of its own, with these keys.
+    pub async fn bare_under(keys: Keys) -> Self {
         let redis = Redis::own(&[]);
         let mut console = redis.console().await;
         console.keys = keys;
-        let scene = Self::with(redis, console).await;
-        scene.attach(&ATTACH).await;
-        scene.changes().await;
-        scene
+        Self::with(redis, console).await
     }
 
     /// Returns a scene without a process, in which it is this time, in µs.
@@ -145,6 +152,7 @@ impl Scene {
             console,
             clock: None,
             began_us: AtomicU64::default(),
+            has_process: false,
             case: Mutex::default(),
             seen: Mutex::default(),
         };
@@ -163,19 +171,26 @@ impl Scene {
         self.began_us.load(Ordering::Relaxed).into()
     }
 
-    /// Begins another case: deletes all keys, and adds these.
+    /// Begins another case: deletes all keys, attaches the process anew, and adds these keys.
     pub async fn again(&self, commands: &str) {
+        self.delete_all().await;
+        self.redis.begin_ids(&self.keys);
+        self.case.lock().expect("no test has failed").clear();
+        self.begin().await;
+        if self.has_process {
+            self.attach(&ATTACH).await;
+        }
+        self.add(commands).await;
+    }
+
+    async fn delete_all(&self) {
         let prefix = self.keys.prefix();
         let keys: Vec<Vec<u8>> = self.run(&["KEYS", &format!("{prefix}*")]).await;
         let mut pipe = redis::pipe();
         for key in keys {
             pipe.del(key).ignore();
         }
-        pipe.set(self.keys.next_event_id(), 0).ignore();
         self.run_all(pipe).await;
-        self.case.lock().expect("no test has failed").clear();
-        self.begin().await;
-        self.add(commands).await;
     }
 
     /// Returns the connection for a call. Looks at the keys that are given.
@@ -207,6 +222,8 @@ impl Scene {
     /// - `names GROUP PASS NAME…`: adds names to the list of a group with this pass
     /// - `queue GROUP PASS NAME…`: the same, and each object has the event `1`
     /// - `clean`: makes an object of each kind, as `State::clean` describes it
+    /// - `empty`: deletes all keys
+    /// - `DEL KEY…`: deletes keys, each without the prefix
     ///
     /// The word `a:1..3` is short for `a:1 a:2 a:3`. `NOW` is the time at which the test began, in ms,
     /// and `NOW-5m` is 5 minutes before; `s` and `ms` are units, too.
@@ -235,6 +252,14 @@ impl Scene {
                 state.hold(object, due, events, why).await;
             }
             ["clean"] => state.clean().await,
+            ["empty"] => self.delete_all().await,
+            ["DEL", ref names @ ..] => {
+                let mut pipe = redis::pipe();
+                for name in names {
+                    pipe.del(format!("{}{name}", keys.prefix())).ignore();
+                }
+                self.run_all(pipe).await;
+            }
             ["delivered", object, id] => state.delivered(object, number(id)).await,
             ["pop", worker] => {
                 let (from, to) = (keys.objects_with_events(), keys.worker_object(worker));
@@ -417,7 +442,7 @@ impl Scene {
     }
 
     /// Replaces the times of the test by words.
-    fn steady(&self, text: &str) -> String {
+    pub fn steady(&self, text: &str) -> String {
         let (mut steady, mut rest) = (String::new(), text);
         while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
             let end = at + digits(&rest[at..]);

@@ -5,8 +5,8 @@ use redis::{Cmd, Pipeline, RedisFuture, Value};
 use seriatim::control::Control;
 
 use super::broken_by;
-use crate::state::State;
-use crate::support::Redis;
+use crate::scene::Scene;
+use crate::support::{Redis, jobs};
 
 /// A connection that empties Redis just before the call of the script with a subject of this kind.
 #[derive(Clone)]
@@ -47,41 +47,24 @@ impl ConnectionLike for Emptying {
 /// keys and the look of the script. A subject without any keys gives no finding.
 #[tokio::test]
 async fn a_subject_that_has_disappeared_gives_no_finding() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let keys = state.keys.clone();
+    // The test empties its server.
+    let scene = Scene::bare(Redis::own(&[])).await;
+    let job = jobs::value("1 0", "x:1", "1");
+    let commands = format!(
+        "
+        HSET x:events.scheduled k {{}}; ZADD events.scheduled 1 'x\nk'
+        HSET events.cron job '{job}'; ZADD events.cron.next inf job
+        SET event.groups.waiting 1; ZADD event.groups 0 g; LPUSH event.group:g:waiting g:1
+        "
+    );
     for kind in ["name", "worker", "object", "group", "schedule", "cron"] {
-        broken_by(
-            &mut state,
-            "HSET @x:events.scheduled k {}; HSET @events.cron job {\"id\":\"1\",\"paused\":false,\"since_ms\":5,\"object\":\"x:1\"}\n1",
-        )
-        .await;
-        state
-            .run("ZADD", &[&keys.events_scheduled(), "1", "x\nk"])
-            .await;
-        state
-            .run("ZADD", &[&keys.events_cron_next(), "inf", "job"])
-            .await;
-        state.run("SET", &[&keys.event_groups_waiting(), "1"]).await;
-        state.run("ZADD", &[&keys.event_groups(), "0", "g"]).await;
-        state.run("LPUSH", &[&keys.group_waiting("g"), "g:1"]).await;
-        let conn = Emptying {
-            conn: state.conn.clone(),
-            kind,
-        };
-        let report = Control::new(conn)
-            .with_keys(keys.clone())
-            .check()
-            .await
-            .expect("a report");
-        assert!(
-            report.is_clean() && report.looked_at.suspicions == 0,
-            "{kind}: {report:#?}"
-        );
-        assert_eq!(
-            redis.console().await.run::<u64>(&["DBSIZE"]).await,
-            0,
-            "{kind}: Redis was emptied"
-        );
+        broken_by(&scene, &commands).await;
+        let conn = scene.conn().await;
+        let control = Control::new(Emptying { conn, kind }).with_keys(scene.keys.clone());
+        let report = control.check().await.expect("a report");
+        assert!(report.is_clean(), "{kind}: {report:#?}");
+        assert_eq!(report.looked_at.suspicions, 0, "{kind}: {report:#?}");
+        let left: u64 = scene.run(&["DBSIZE"]).await;
+        assert_eq!(left, 0, "{kind}: Redis was emptied");
     }
 }

@@ -2,68 +2,48 @@
 //! long batch, to a further call.
 
 use super::call;
-use crate::check::told;
-use crate::state::State;
-use crate::support::Redis;
+use crate::check::{scene, told};
+use crate::scene::Scene;
 
 const MIB: usize = 1 << 20;
 
-/// Pushes so many events of so many bytes to the tail of a list.
-async fn fill(state: &mut State, list: &str, count: usize, bytes: usize) {
-    let event = "e".repeat(bytes);
-    let events = vec![event.as_str(); count];
-    state.run("RPUSH", &[&[list], &events[..]].concat()).await;
+/// Makes a name without a lease, and runs these commands.
+async fn given(scene: &Scene, commands: &str) {
+    let name = "HSET event.workers gone '1 token-of-gone 0'; SET next.event.id 2000";
+    scene.again(&format!("{name}\n{commands}")).await;
+}
+
+/// Returns so many events of so many bytes, as words.
+fn events(count: usize, bytes: usize) -> String {
+    format!(" {}", "e".repeat(bytes)).repeat(count)
 }
 
 /// Breaks the subject so that a repair moves or reads so many entries of so many bytes.
-async fn broken(state: &mut State, how: &str, count: usize, bytes: usize) {
-    let keys = state.keys.clone();
-    state.run("FLUSHDB", &[]).await;
-    state.run("SET", &[&keys.next_event_id(), "2000"]).await;
-    state.register("gone", 1).await;
-    match how {
-        "without ids" => fill(state, &keys.events_held("x"), count, bytes).await,
-        "late" => {
-            fill(state, &keys.events_held("x"), count, bytes).await;
-            state
-                .run("SET", &[&keys.events_held_id("x"), "1 2 3 4 stop"])
-                .await;
-            state.delivered("x", 2000).await;
-        }
-        "lost" => {
-            state
-                .run("RPUSH", &[&keys.worker_lost("gone.0"), "1"])
-                .await;
-            fill(state, &keys.worker_lost("gone.0"), count, bytes).await;
-        }
+async fn broken(scene: &Scene, how: &str, count: usize, bytes: usize) {
+    let events = events(count, bytes);
+    let commands = match how {
+        "without ids" => format!("RPUSH x:events.held{events}"),
+        "late" => format!(
+            "RPUSH x:events.held{events}; SET x:events.held.id '1 2 3 4 stop'; delivered x 2000"
+        ),
+        "lost" => format!("RPUSH event.worker:gone.0:lost 1{events}"),
         "progress" => {
             let emits = format!("1 {bytes} x{}", "e".repeat(bytes)).repeat(count);
-            let kept = format!("0 {count} {} {emits}", count * (1 + bytes));
-            state
-                .run(
-                    "HSET",
-                    &[&keys.event_handled("x"), "id", "5", "emit:h", &kept],
-                )
-                .await;
+            let emits = format!("0 {count} {} {emits}", count * (1 + bytes));
+            format!("HSET x:event.handled id 5 emit:h '{emits}'")
         }
-        "schedule" => {
-            state
-                .run("HSET", &[&keys.events_scheduled_of("x"), "k", "1"])
-                .await;
-            fill(state, &keys.events("x"), count, bytes).await;
-        }
-        "nothing" => {}
-        "names" => fill(state, &keys.worker_object("gone.0"), count, bytes).await,
+        "schedule" => format!("HSET x:events.scheduled k 1; RPUSH x:events{events}"),
+        "names" => format!("RPUSH event.worker:gone.0:object{events}"),
         _ => panic!("{how}"),
-    }
+    };
+    given(scene, &commands).await;
 }
 
 /// The numbers are those in the header of the script, with four commands per dead letter, two if its
 /// object is not known, and three per emitted event.
 #[tokio::test]
 async fn a_call_ends_after_1000_entries_or_1_mib() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let scene = scene().await;
     // The bytes of the other texts of the progress.
     let kept = "id5emit:h0 1 1048500 1 1048500 x".len();
     for (how, subject, enough, enough_bytes) in [
@@ -75,17 +55,14 @@ async fn a_call_ends_after_1000_entries_or_1_mib() {
         ("names", ("worker", "gone.0"), 1000, None),
     ] {
         let by_count = [(enough, 1, true), (enough - 1, 1, false)];
-        let by_bytes = enough_bytes
-            .into_iter()
-            .flat_map(|bytes| [(1, bytes, true), (1, bytes - 1, false)]);
-        for (count, bytes, is_enough) in by_count.into_iter().chain(by_bytes) {
-            broken(&mut state, how, count, bytes).await;
-            let told = call(&mut state, &[subject, ("shared", "")]).await;
-            assert_eq!(
-                told.contains(&(1, "again".to_owned())),
-                is_enough,
-                "{how}: {count} entries of {bytes} bytes: {told:?}"
-            );
+        let by_bytes = enough_bytes.map(|bytes| [(1, bytes, true), (1, bytes - 1, false)]);
+        for (count, bytes, is_enough) in by_count.into_iter().chain(by_bytes.into_iter().flatten())
+        {
+            broken(&scene, how, count, bytes).await;
+            let told = call(&scene, &[subject, ("shared", "")]).await;
+            let is_again = told.contains(&(1, "again".to_owned()));
+            let what = format!("{how}: {count} entries of {bytes} bytes: {told:?}");
+            assert_eq!(is_again, is_enough, "{what}");
         }
     }
 }
@@ -94,54 +71,45 @@ async fn a_call_ends_after_1000_entries_or_1_mib() {
 /// Between two steps the numbers of the batch are those of the rest.
 #[tokio::test]
 async fn a_long_batch_becomes_dead_letters_in_steps() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let (keys, console) = (redis.keys().clone(), redis.console().await);
+    let scene = scene().await;
     let sizes = [
         (1000, 1, 1000),
         (1001, 1, 1000),
         (3, MIB, 1),
         (3, MIB - 1, 2),
     ];
-    for (at, (count, bytes, moved)) in sizes.into_iter().chain(sizes).enumerate() {
-        let (how, subject) = match at < sizes.len() {
-            true => ("late", ("object", "x")),
-            false => ("lost", ("worker", "gone.0")),
-        };
-        broken(&mut state, how, count, bytes).await;
+    let subjects = [("late", ("object", "x")), ("lost", ("worker", "gone.0"))];
+    for ((how, subject), (count, bytes, moved)) in subjects
+        .into_iter()
+        .flat_map(|how| sizes.map(|size| (how, size)))
+    {
+        broken(&scene, how, count, bytes).await;
         let mut left = count;
         while left > 0 {
-            let words: Vec<_> = call(&mut state, &[subject])
-                .await
-                .into_iter()
-                .map(|(_, word)| word)
-                .collect();
+            let words = call(&scene, &[subject]).await;
+            let words: Vec<_> = words.iter().map(|(_, word)| word.as_str()).collect();
             left -= left.min(moved);
             let what = format!("{how}: {count} events of {bytes} bytes, {left} left: {words:?}");
-            assert!(words.contains(&"dead".to_owned()), "{what}");
-            assert_eq!(words.contains(&"again".to_owned()), left > 0, "{what}");
+            assert!(words.contains(&"dead"), "{what}");
+            assert_eq!(words.contains(&"again"), left > 0, "{what}");
             let next = 1 + count - left;
-            let rest = match how {
-                "late" => (console.held_id("x").await, format!("{next} 2 0 0 repair")),
-                _ => (
-                    console.list(&keys.worker_lost("gone.0")).await.pop(),
-                    next.to_string(),
-                ),
+            let (rest, expected) = match how {
+                "late" => (scene.held_id("x").await, format!("{next} 2 0 0 repair")),
+                _ => {
+                    let lost = scene.list(&scene.keys.worker_lost("gone.0")).await;
+                    (lost.last().cloned(), next.to_string())
+                }
             };
-            assert_eq!(rest.0, (left > 0).then_some(rest.1), "{what}");
+            assert_eq!(rest, (left > 0).then_some(expected), "{what}");
         }
-        let dead = console.dead().await;
+        let dead = scene.dead().await;
         assert_eq!(dead.len(), count);
         for (at, letter) in dead.iter().enumerate() {
             let id = letter.iter().find(|(field, _)| field == "id");
-            let expected = (1 + at).to_string();
-            assert_eq!(
-                id.map(|(_, id)| id.as_slice()),
-                Some(expected.as_bytes()),
-                "{how}"
-            );
+            let id = id.map(|(_, id)| String::from_utf8_lossy(id).into_owned());
+            assert_eq!(id, Some((1 + at).to_string()), "{how}");
         }
-        assert_eq!(told(&mut state).await, [""; 0]);
+        assert_eq!(told(&scene).await, [""; 0]);
     }
 }
 
@@ -149,37 +117,24 @@ async fn a_long_batch_becomes_dead_letters_in_steps() {
 /// their order, and come before those that were queued.
 #[tokio::test]
 async fn a_long_held_batch_without_ids_is_queued_in_steps() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let (keys, console) = (redis.keys().clone(), redis.console().await);
+    let scene = scene().await;
     for (count, in_hand, calls) in [
-        (1000, false, 1),
-        (1001, false, 2),
-        (1000, true, 1),
-        (1001, true, 2),
+        (1000, "", 1),
+        (1001, "", 2),
+        (1000, "own gone.0 x 7 0", 1),
+        (1001, "own gone.0 x 7 0", 2),
     ] {
-        broken(&mut state, "nothing", 0, 0).await;
-        let events: Vec<String> = (1..=count).map(|n| n.to_string()).collect();
-        let batch: Vec<&str> = events.iter().map(String::as_str).collect();
-        let (held, queue) = (keys.events_held("x"), keys.events("x"));
-        state
-            .run("LPUSH", &[&[held.as_str()], &batch[..]].concat())
-            .await;
-        state.run("LPUSH", &[&queue, "behind"]).await;
-        if in_hand {
-            state.own("gone.0", "x", 7, &["0"]).await;
-        }
+        let batch: Vec<String> = (1..=count).map(|n| n.to_string()).collect();
+        let held = format!("LPUSH x:events.held {}", batch.join(" "));
+        given(&scene, &format!("{held}; LPUSH x:events behind; {in_hand}")).await;
         for at in 1..=calls {
-            let told = call(&mut state, &[("object", "x")]).await;
-            assert_eq!(
-                told.contains(&(0, "again".to_owned())),
-                at < calls,
-                "{count}: {told:?}"
-            );
+            let told = call(&scene, &[("object", "x")]).await;
+            let is_again = told.contains(&(0, "again".to_owned()));
+            assert_eq!(is_again, at < calls, "{count}: {told:?}");
         }
-        let expected: Vec<_> = batch.iter().copied().chain(["behind"]).collect();
-        assert_eq!(console.list(&queue).await, expected);
-        assert_eq!(told(&mut state).await, [""; 0], "{count}");
+        let expected = [batch, vec!["behind".to_owned()]].concat();
+        assert_eq!(scene.list(&scene.keys.events("x")).await, expected);
+        assert_eq!(told(&scene).await, [""; 0], "{count}");
     }
 }
 
@@ -187,10 +142,7 @@ async fn a_long_held_batch_without_ids_is_queued_in_steps() {
 /// a schedule. If it is not among them, it may be behind them.
 #[tokio::test]
 async fn a_reference_is_searched_among_the_oldest_entries() {
-    const REFERENCE: &str = "\0queued 1700000000000000 k";
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let keys = redis.keys().clone();
+    let scene = scene().await;
     for (before, bytes, with_reference, behind, is_queued, expected) in [
         (1, MIB - 1, true, 0, false, "schedule"),
         (1, MIB, true, 0, false, "left"),
@@ -203,54 +155,36 @@ async fn a_reference_is_searched_among_the_oldest_entries() {
         (999, 1, false, 1, true, "schedule"),
         (1000, 1, false, 1, true, "nothing"),
     ] {
-        broken(&mut state, "nothing", 0, 0).await;
-        let queue = keys.events("x");
-        state
-            .run("HSET", &[&keys.events_scheduled_of("x"), "k", "1"])
-            .await;
+        let mut commands = "HSET x:events.scheduled k 1\n".to_owned();
         if is_queued {
-            state
-                .run(
-                    "ZADD",
-                    &[&keys.events_scheduled(), "-2700000000000000", "x\nk"],
-                )
-                .await;
+            commands += "ZADD events.scheduled -2700000000000000 'x\nk'\n";
         }
         // The oldest entry is at the tail.
         if behind > 0 {
-            fill(&mut state, &queue, 1, behind).await;
+            commands += &format!("RPUSH x:events{}\n", events(1, behind));
         }
         if with_reference {
-            state.run("RPUSH", &[&queue, REFERENCE]).await;
+            commands += "RPUSH x:events '\0queued 1700000000000000 k'\n";
         }
         if before > 0 {
-            fill(&mut state, &queue, before, bytes).await;
+            commands += &format!("RPUSH x:events{}\n", events(before, bytes));
         }
-        let told = call(&mut state, &[("schedule", "x\nk")]).await;
+        given(&scene, &commands).await;
+        let told = call(&scene, &[("schedule", "x\nk")]).await;
         let word = told.first().map_or("nothing", |(_, word)| word.as_str());
-        assert_eq!(
-            word, expected,
-            "{before} entries of {bytes} bytes, {behind} bytes behind"
-        );
+        let what = format!("{before} entries of {bytes} bytes, {behind} bytes behind");
+        assert_eq!(word, expected, "{what}");
     }
 }
 
 /// Workers make at most 2,049 groups. The names of more groups are not counted.
 #[tokio::test]
 async fn more_groups_than_workers_make_are_left() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let key = redis.keys().event_groups();
+    let scene = scene().await;
     for (count, expected) in [(2049, None), (2050, Some((0, "left".to_owned())))] {
-        broken(&mut state, "nothing", 0, 0).await;
-        let members: Vec<String> = (0..count)
-            .flat_map(|n| ["1".to_owned(), n.to_string()])
-            .collect();
-        let members: Vec<&str> = members.iter().map(String::as_str).collect();
-        state
-            .run("ZADD", &[&[key.as_str()], &members[..]].concat())
-            .await;
-        let told = call(&mut state, &[("shared", "")]).await;
+        let groups: String = (0..count).map(|n| format!(" 1 {n}")).collect();
+        given(&scene, &format!("ZADD event.groups{groups}")).await;
+        let told = call(&scene, &[("shared", "")]).await;
         assert_eq!(told, Vec::from_iter(expected), "{count}");
     }
 }

@@ -5,15 +5,13 @@ use seriatim::keys::Keys;
 
 use super::{call, doing, lines, repair};
 use crate::check::broken_by;
-use crate::state::State;
-use crate::support::Redis;
+use crate::scene::Scene;
 
 /// A list becomes a queue only if another key shows that it is one, or if the user says so. A key of
 /// another type is left alone, unless the object has keys.
 #[tokio::test]
 async fn keys_of_other_programs_are_left_alone() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, Keys::new());
+    let scene = Scene::bare_under(Keys::new()).await;
     let all = Repair {
         all_lists: true,
         ..doing()
@@ -34,10 +32,10 @@ async fn keys_of_other_programs_are_left_alone() {
             "left object x: x:events is a string, it should be a list: move it away",
         ),
     ] {
-        broken_by(&mut state, commands).await;
+        broken_by(&scene, commands).await;
         let expected = Some(expected).filter(|line| !line.is_empty());
         assert_eq!(
-            lines(&repair(&state, &with).await),
+            lines(&repair(&scene, &with).await),
             Vec::from_iter(expected),
             "{commands}"
         );
@@ -48,19 +46,18 @@ async fn keys_of_other_programs_are_left_alone() {
 #[tokio::test]
 async fn objects_of_another_namespace_are_left_alone() {
     const OURS: &str = "SET {shop:0}:work:1:event.worker gone.0; LPUSH {shop:0}:work:1:event.errors e; HSET {shop:0}:work:1:events.scheduled k 1";
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, Keys::new());
+    let scene = Scene::bare_under(Keys::new()).await;
     for owner in ["", "; DEL {shop:0}:work:1:event.worker"] {
         let list = "DEL event.worker:gone.0:object work:4:event.worker; LPUSH event.worker:gone.0:object {shop:0}:work:1";
-        broken_by(&mut state, &format!("{OURS}{owner}; {list}")).await;
-        assert_eq!(call(&mut state, &[("object", "{shop:0}:work:1")]).await, []);
+        broken_by(&scene, &format!("{OURS}{owner}; {list}")).await;
+        assert_eq!(call(&scene, &[("object", "{shop:0}:work:1")]).await, []);
         let told = call(
-            &mut state,
+            &scene,
             &[("worker", "gone.0"), ("schedule", "{shop:0}:work:1\nk")],
         )
         .await;
         assert_eq!(told, [(0, "left".to_owned()), (1, "left".to_owned())]);
-        let report = repair(&state, &doing()).await;
+        let report = repair(&scene, &doing()).await;
         assert_eq!(
             (report.steps_total, report.left_total),
             (0, 2),
