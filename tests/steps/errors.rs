@@ -10,178 +10,101 @@ use std::time::Duration;
 use serde_json::Value;
 use seriatim::control::By;
 use seriatim::control::held::Skipped;
+use seriatim::control::inspect::Inspection;
 use seriatim::sink::Stop;
-use seriatim::wire::{
-    self, Advance, Advanced, BatchReply, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag,
-};
+use seriatim::wire::{self, BatchResult, ClaimFirst, Report, Tag};
 
-use crate::attached;
-use crate::state::State;
+use crate::in_hand::IN_HAND;
+use crate::scene::{Answer, Scene, bounds, hold, reject, result};
 use crate::support::console::Console;
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, control};
 
-const BOUNDS: Bounds = Bounds {
-    batch: 10,
-    batch_bytes: 1 << 20,
-    reply_bytes: 1 << 20,
-    claims: 0,
-    markers: 100,
-    forget_after: None,
-    group_depth: 0,
-    suspects: Suspects::NONE,
-};
 const ADA: By<'static> = By {
     who: "ada@host",
     why: "known",
 };
+/// The worker `w.0` owns `work:1`, with its events 5, 6 and 7 in flight. Event 5 has failed twice.
+const FAILED_TWICE: &str = "
+    own w.0 work:1 5 1 2 3; SET event.worker:w.0:event.id '5 2 2'
+    RPUSH work:1:event.errors '17 2 no 2' '16 1 no 1'
+";
 
-/// Attaches a worker that owns no object.
-async fn attached(redis: &Redis) -> (State, Console) {
-    (attached::process(redis).await, redis.console().await)
+fn tag(text: &str) -> Tag {
+    text.parse().expect("a tag")
 }
 
-/// Makes a worker `w.0` that owns `work:1`, with its events 5, 6 and 7 in flight.
-async fn in_hand(redis: &Redis) -> (State, Console) {
-    let (mut state, console) = attached(redis).await;
-    state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
-    (state, console)
+fn report(tag: &str, count: usize, then: BatchResult) -> Report {
+    result("work:1", tag, count, then)
 }
 
-/// Makes a worker `w.0` that owns `work:1`, with its events 5, 6 and 7 in flight. Event 5 has
-/// failed twice.
-async fn failed_twice(redis: &Redis) -> (State, Console) {
-    let (mut state, console) = in_hand(redis).await;
-    let keys = state.keys.clone();
-    state
-        .run("SET", &[&keys.worker_event_id("w.0"), "5 2 2"])
-        .await;
-    state
-        .run(
-            "RPUSH",
-            &[&keys.event_errors("work:1"), "17 2 no 2", "16 1 no 1"],
-        )
-        .await;
-    console.check().await;
-    (state, console)
+fn part(next: &str) -> BatchResult {
+    BatchResult::Part { next: tag(next) }
 }
 
-const FAILED: Tag = Tag {
-    first: 5,
-    handouts: 2,
-    attempts: 2,
-    crashes: 0,
-    is_keyed: false,
-};
-
-fn report(tag: Tag, count: usize, then: BatchResult) -> Report {
-    let last = count.checked_sub(1).map(|at| tag.first + at as u64);
-    Report {
-        object: "work:1".into(),
-        tag,
-        count,
-        last,
-        then,
+fn complete(next: &str, attempts: u32) -> BatchResult {
+    BatchResult::Complete {
+        next: Some(tag(next)),
+        id: 5,
+        error: "bad".to_owned(),
+        attempts,
     }
 }
 
-fn hold(rest: Tag, why: &str) -> BatchResult {
-    BatchResult::Hold {
-        rest,
-        delay: None,
-        reason: why.into(),
-    }
-}
-
-/// Reports a result for slot 0. Returns the batch that the slot gets, if it may claim and gets one.
-async fn told(state: &mut State, report: &Report, claims: usize) -> Option<BatchReply> {
-    let mut call = Advance::new(
-        &state.keys,
-        "w",
-        "t",
-        Bounds { claims, ..BOUNDS },
-        ClaimFirst::Held,
-    );
-    call.report(0, report);
-    let answer = wire::advance(&mut state.conn, &call)
-        .await
-        .expect("an answer");
-    let Advanced::Ok { batches, .. } = answer else {
-        panic!("{answer:?}")
-    };
-    batches.into_iter().next()
+/// Reports a result for slot 0, which may claim so many objects.
+async fn told(scene: &Scene, report: &Report, claims: usize) -> Answer {
+    let bounds = bounds(|b| b.claims = claims);
+    let fill = |call: &mut wire::Advance| call.report(0, report);
+    scene.advance_from(ClaimFirst::Held, bounds, fill).await
 }
 
 /// Returns the stored errors of `work:1`, newest first, without their times.
 async fn kept(console: &Console) -> Vec<String> {
-    let mut all = console.list(&console.keys.event_errors("work:1")).await;
-    all.reverse();
-    all.iter()
-        .map(|entry| entry.split_once(' ').expect("a time").1.to_owned())
+    let all = console.list(&console.keys.event_errors("work:1")).await;
+    let all = all.iter().rev().map(|entry| entry.split_once(' '));
+    all.map(|entry| entry.expect("a time").1.to_owned())
         .collect()
+}
+
+async fn inspect(scene: &Scene) -> Inspection {
+    let control = control(&scene.conn().await, &scene.keys);
+    control.inspect("work:1").await.expect("an inspection")
 }
 
 /// Redis stores the time, the number and the error of each failed attempt, for the last 20
 /// attempts. A repeated call stores no error twice.
 #[tokio::test]
 async fn the_errors_of_the_last_20_attempts_are_kept() {
-    let redis = Redis::start();
-    let (mut state, console) = in_hand(&redis).await;
-    let mut tag = Tag {
-        first: 5,
-        ..Tag::default()
-    };
-    let (before, _): (u64, u64) = console.run(&["TIME"]).await;
+    let scene = Scene::given(IN_HAND).await;
+    let mut of_batch = "5".to_owned();
     for attempt in 1..=25 {
-        let then = BatchResult::Hold {
-            rest: tag.failed(),
-            delay: Some(Duration::ZERO),
-            reason: format!("retry: no {attempt}").into(),
+        let rest = tag(&of_batch).failed().to_string();
+        let why = format!("retry: no {attempt}");
+        let failed = report(&of_batch, 0, hold(&rest, Some(Duration::ZERO), &why));
+        let answer = told(&scene, &failed, 1).await;
+        let [batch] = &answer.batches[..] else {
+            panic!("{answer:?}")
         };
-        let failed = report(tag, 0, then);
-        let batch = told(&mut state, &failed, 1).await.expect("the batch again");
         assert_eq!((batch.tag.attempts, batch.events.len()), (attempt, 3));
         // The repeated result names another batch than the one in flight, so it is ignored.
-        told(&mut state, &failed, 0).await;
-        tag = batch.tag;
-        assert_eq!(kept(&console).await.len(), attempt.min(20) as usize);
+        told(&scene, &failed, 0).await;
+        of_batch = batch.tag.to_string();
+        assert_eq!(kept(&scene).await.len(), attempt.min(20) as usize);
     }
-    let expected: Vec<_> = (6..=25)
+    let expected = (6..=25)
         .rev()
-        .map(|attempt| format!("{attempt} no {attempt}"))
-        .collect();
-    assert_eq!(kept(&console).await, expected);
-    let (after, _): (u64, u64) = console.run(&["TIME"]).await;
-    let seen = control(&state.conn, &console.keys)
-        .inspect("work:1")
-        .await
-        .expect("an inspection");
-    assert_eq!(
-        (
-            seen.errors.len(),
-            seen.errors[0].attempt,
-            seen.errors[0].error.as_str()
-        ),
-        (20, 25, "no 25")
-    );
-    assert!(
-        seen.errors
-            .iter()
-            .all(|failed| (before * 1000..(after + 1) * 1000).contains(&failed.at_ms)),
-        "{:?}",
-        seen.errors
-    );
-    assert!(
-        seen.errors
-            .is_sorted_by(|later, earlier| later.at_ms >= earlier.at_ms),
-        "{:?}",
-        seen.errors
-    );
-    console.check().await;
-    let end = report(tag, 3, BatchResult::Done);
-    told(&mut state, &end, 0).await;
-    assert_eq!(kept(&console).await, Vec::<String>::new());
+        .map(|attempt| format!("{attempt} no {attempt}"));
+    assert_eq!(kept(&scene).await, expected.collect::<Vec<_>>());
+    let errors = inspect(&scene).await.errors;
+    assert_eq!((errors.len(), errors[0].attempt), (20, 25));
+    assert_eq!(errors[0].error.as_str(), "no 25");
+    let are_now = errors.iter().all(|failed| scene.is_now(failed.at_ms));
+    let are_sorted = errors.is_sorted_by(|later, earlier| later.at_ms >= earlier.at_ms);
+    assert!(are_now && are_sorted, "{errors:?}");
+    scene.check().await;
+    told(&scene, &report(&of_batch, 3, BatchResult::Done), 0).await;
+    assert_eq!(kept(&scene).await, [""; 0]);
 }
 
 /// The attempts are used up, and the object waits for an operator. The last error is stored like
@@ -209,11 +132,8 @@ async fn attempts_used_up_are_kept_too() {
         ["2 attempts: no: 2", "1 attempts: no: 1"]
     );
     console.check().await;
-    let state = State::new(redis.connect().await, redis.keys().clone());
-    control(&state.conn, redis.keys())
-        .release(ADA, "work:1")
-        .await
-        .expect("released");
+    let control = control(&console.conn(), redis.keys());
+    control.release(ADA, "work:1").await.expect("released");
     console
         .until_held("work:1", "attempts: failed 3 times")
         .await;
@@ -235,96 +155,63 @@ async fn attempts_used_up_are_kept_too() {
 /// Every other step keeps them.
 #[tokio::test]
 async fn they_go_with_the_event() {
-    let next = Tag {
-        first: 6,
-        handouts: 2,
-        ..Tag::default()
-    };
-    let reject = |attempts| BatchResult::Reject {
-        next: Some(next),
-        id: 5,
-        error: "bad".to_owned(),
-        attempts,
-    };
-    let complete = |attempts| BatchResult::Complete {
-        next: Some(next),
-        id: 5,
-        error: "bad".to_owned(),
-        attempts,
-    };
-    let second = || BatchResult::Reject {
-        next: Some(Tag { first: 7, ..next }),
-        id: 6,
-        error: "bad".to_owned(),
-        attempts: 1,
-    };
-    let both = ["2 no 2", "1 no 1"];
-    let third = |error: &'static str| vec![error, "2 no 2", "1 no 1"];
+    const WRONG: &str = "SET events.dead wrong; SET event.log wrong";
+    let failed = |count, then| report("5 2 2", count, then);
+    let reject_first = || reject(Some("6 2"), 5, 2);
+    let reject_second = reject(Some("7 2"), 6, 1);
+    let third = |why| hold("5 2 3", None, why);
+    let scene = Scene::new().await;
     // For each case: the result, whether the keys `events.dead` and `event.log` have a wrong type,
     // and the remaining errors.
-    let cases = [
-        (report(FAILED, 3, BatchResult::Done), false, vec![]),
-        (report(FAILED, 3, BatchResult::Yield), false, vec![]),
-        (report(FAILED, 1, BatchResult::Part { next }), false, vec![]),
-        (report(FAILED, 0, reject(2)), false, vec![]),
-        (report(FAILED, 0, complete(3)), false, vec![]),
+    for (report, broken, left) in [
+        (failed(3, BatchResult::Done), "", &[][..]),
+        (failed(3, BatchResult::Yield), "", &[]),
+        (failed(1, part("6 2")), "", &[]),
+        (failed(0, reject_first()), "", &[]),
+        (failed(0, complete("6 2", 3)), "", &[]),
         // Event 5 is delivered, and the next event has failed or is held for another reason.
         (
-            report(FAILED, 1, hold(next.failed(), "retry: other")),
-            false,
-            vec!["1 other"],
+            failed(1, hold("6 2 1", None, "retry: other")),
+            "",
+            &["1 other"],
         ),
-        (report(FAILED, 1, hold(next, "stop")), false, vec![]),
+        (failed(1, hold("6 2", None, "stop")), "", &[]),
         // Event 5 has failed again, or is held for another reason.
         (
-            report(FAILED, 0, hold(FAILED.failed(), "retry: retry: it")),
-            false,
-            third("3 retry: it"),
+            failed(0, third("retry: retry: it")),
+            "",
+            &["3 retry: it", "2 no 2", "1 no 1"],
         ),
         (
-            report(FAILED, 0, hold(FAILED.failed(), "down")),
-            false,
-            third("3 down"),
+            failed(0, third("down")),
+            "",
+            &["3 down", "2 no 2", "1 no 1"],
         ),
         (
-            report(FAILED, 0, hold(FAILED, "stop")),
-            false,
-            both.to_vec(),
+            failed(0, hold("5 2 2", None, "stop")),
+            "",
+            &["2 no 2", "1 no 1"],
         ),
-        (
-            report(FAILED, 0, BatchResult::Part { next: FAILED }),
-            false,
-            both.to_vec(),
-        ),
+        (failed(0, part("5 2 2")), "", &["2 no 2", "1 no 1"]),
         // A late result of an earlier hand-out.
         (
-            report(
-                Tag {
-                    handouts: 1,
-                    ..FAILED
-                },
-                3,
-                BatchResult::Done,
-            ),
-            false,
-            both.to_vec(),
+            report("5 1 2", 3, BatchResult::Done),
+            "",
+            &["2 no 2", "1 no 1"],
         ),
         // An event that cannot become a dead letter stays in its place. A rejection counts no
         // attempt. If the attempts are used up, the last failure counts one.
-        (report(FAILED, 0, reject(2)), true, both.to_vec()),
-        (report(FAILED, 0, complete(3)), true, third("3 bad")),
-        (report(FAILED, 1, second()), true, vec!["1 bad"]),
-    ];
-    for (report, broken, left) in cases {
-        let redis = Redis::start();
-        let (mut state, console) = failed_twice(&redis).await;
-        if broken {
-            for key in [state.keys.events_dead(), state.keys.event_log()] {
-                state.run("SET", &[&key, "wrong"]).await;
-            }
-        }
-        told(&mut state, &report, 0).await;
-        assert_eq!(kept(&console).await, left, "{report:?}");
+        (failed(0, reject_first()), WRONG, &["2 no 2", "1 no 1"]),
+        (
+            failed(0, complete("6 2", 3)),
+            WRONG,
+            &["3 bad", "2 no 2", "1 no 1"],
+        ),
+        (failed(1, reject_second), WRONG, &["1 no"]),
+    ] {
+        scene.again(&format!("{FAILED_TWICE}{broken}")).await;
+        told(&scene, &report, 0).await;
+        assert_eq!(kept(&scene).await, left, "{report:?}");
     }
 }
 
@@ -332,39 +219,20 @@ async fn they_go_with_the_event() {
 /// errors stay, and `check` reports them.
 #[tokio::test]
 async fn what_has_not_failed_costs_nothing() {
-    for tag in [
-        Tag {
-            first: 5,
-            ..Tag::default()
-        },
-        Tag {
-            first: 5,
-            handouts: 10,
-            crashes: 10,
-            ..Tag::default()
-        },
-    ] {
+    let scene = Scene::new().await;
+    for (of_batch, next) in [("5", "6"), ("5 10 0 10", "6 10 0 1")] {
         for (count, then) in [
             (3, BatchResult::Done),
-            (
-                1,
-                BatchResult::Part {
-                    next: tag.after(1, 1),
-                },
-            ),
-            (1, hold(tag.after(1, 1), "stop")),
+            (1, part(next)),
+            (1, hold(next, None, "stop")),
         ] {
-            let redis = Redis::start();
-            let (mut state, console) = in_hand(&redis).await;
-            let keys = state.keys.clone();
-            state
-                .run("SET", &[&keys.worker_event_id("w.0"), &tag.to_string()])
-                .await;
-            state
-                .run("LPUSH", &[&keys.event_errors("work:1"), "1 1 of another"])
-                .await;
-            told(&mut state, &report(tag, count, then), 0).await;
-            assert_eq!(kept(&console).await, ["1 of another"], "{tag} {count}");
+            let keys = format!(
+                "{IN_HAND}; SET event.worker:w.0:event.id '{of_batch}'
+                LPUSH work:1:event.errors '1 1 of another'"
+            );
+            scene.again(&keys).await;
+            told(&scene, &report(of_batch, count, then), 0).await;
+            assert_eq!(kept(&scene).await, ["1 of another"], "{of_batch} {count}");
         }
     }
 }
@@ -414,6 +282,7 @@ async fn they_survive_deaths_stops_and_releases() {
 /// about 10 KB more.
 #[tokio::test]
 async fn a_long_error_is_cut() {
+    let scene = Scene::new().await;
     for (error, expected) in [
         ("x".repeat(500), "x".repeat(500)),
         ("x".repeat(501), "x".repeat(500)),
@@ -423,19 +292,10 @@ async fn a_long_error_is_cut() {
         ("x".repeat(497) + "😀", "x".repeat(497)),
         ("a\nb \u{0}c".to_owned(), "a\nb \u{0}c".to_owned()),
     ] {
-        let redis = Redis::start();
-        let (mut state, console) = in_hand(&redis).await;
-        let tag = Tag {
-            first: 5,
-            ..Tag::default()
-        };
-        told(
-            &mut state,
-            &report(tag, 0, hold(tag.failed(), &format!("retry: {error}"))),
-            0,
-        )
-        .await;
-        assert_eq!(kept(&console).await, [format!("1 {expected}")]);
+        scene.again(IN_HAND).await;
+        let then = hold("5 0 1", None, &format!("retry: {error}"));
+        told(&scene, &report("5", 0, then), 0).await;
+        assert_eq!(kept(&scene).await, [format!("1 {expected}")]);
     }
 }
 
@@ -443,172 +303,81 @@ async fn a_long_error_is_cut() {
 /// key is deleted when the event is finalized.
 #[tokio::test]
 async fn a_wrong_type_holds_up_nothing() {
-    let redis = Redis::start();
-    let (mut state, console) = failed_twice(&redis).await;
-    let keys = state.keys.clone();
-    state
-        .run("SET", &[&keys.event_errors("work:1"), "wrong"])
-        .await;
-    let then = BatchResult::Hold {
-        rest: FAILED.failed(),
-        delay: Some(Duration::ZERO),
-        reason: "retry: no 3".into(),
-    };
-    let batch = told(&mut state, &report(FAILED, 0, then), 1)
-        .await
-        .expect("the batch again");
-    assert_eq!(
-        (batch.tag.to_string().as_str(), batch.events.len()),
-        ("5 3 3", 3)
-    );
-    assert_eq!(
-        console.text(&keys.event_errors("work:1")).await.as_deref(),
-        Some("wrong")
-    );
-    let seen = control(&state.conn, &keys)
-        .inspect("work:1")
-        .await
-        .expect("an inspection");
-    assert!(
-        seen.errors.is_empty() && seen.wrong_types.len() == 1,
-        "{seen:?}"
-    );
-    told(
-        &mut state,
-        &report(
-            batch.tag,
-            1,
-            BatchResult::Part {
-                next: batch.tag.after(1, 1),
-            },
-        ),
-        0,
-    )
-    .await;
-    assert!(
-        !console
-            .left()
-            .await
-            .contains(&"work:1:event.errors".to_owned())
-    );
-    console.check().await;
+    let scene = Scene::given(FAILED_TWICE).await;
+    scene.add("SET work:1:event.errors wrong").await;
+    let then = hold("5 2 3", Some(Duration::ZERO), "retry: no 3");
+    let answer = told(&scene, &report("5 2 2", 0, then), 1).await;
+    assert_eq!(answer.batches(), ["0 work:1 5 3 3 after 0: 1 2 3"]);
+    assert_eq!(scene.at("work:1:event.errors").await, "wrong");
+    let seen = inspect(&scene).await;
+    let is_told = seen.errors.is_empty() && seen.wrong_types.len() == 1;
+    assert!(is_told, "{seen:?}");
+    told(&scene, &report("5 3 3", 1, part("6 3")), 0).await;
+    assert_eq!(scene.at("work:1:event.errors").await, "nil");
+    scene.check().await;
 }
 
 /// The errors are deleted even with the longest possible batch. Its last id has three more digits
 /// than its first id.
 #[tokio::test]
 async fn they_go_with_the_longest_batch() {
-    let redis = Redis::start();
-    let (mut state, console) = attached(&redis).await;
-    let keys = state.keys.clone();
-    state.own("w.0", "work:1", 9, &["1"; 1000]).await;
-    state
-        .run("SET", &[&keys.worker_event_id("w.0"), "9 0 1"])
-        .await;
-    state
-        .run("LPUSH", &[&keys.event_errors("work:1"), "17 1 no"])
-        .await;
-    console.check().await;
-    let tag = Tag {
-        first: 9,
-        handouts: 0,
-        attempts: 1,
-        crashes: 0,
-        is_keyed: false,
-    };
-    assert!(
-        told(&mut state, &report(tag, 1000, BatchResult::Done), 0)
-            .await
-            .is_none()
-    );
-    console.check().await;
-    assert_eq!(
-        console.text(&keys.last_event_id("work:1")).await.as_deref(),
-        Some("1008")
-    );
-    assert_eq!(kept(&console).await, Vec::<String>::new());
+    let events = " 1".repeat(1000);
+    let scene = Scene::given(&format!(
+        "
+        own w.0 work:1 9{events}; SET event.worker:w.0:event.id '9 0 1'
+        LPUSH work:1:event.errors '17 1 no'
+        "
+    ))
+    .await;
+    scene.check().await;
+    let answer = told(&scene, &report("9 0 1", 1000, BatchResult::Done), 0).await;
+    assert_eq!(answer.objects(), [""; 0]);
+    scene.check().await;
+    assert_eq!(scene.at("work:1:last.event.id").await, "1008");
+    assert_eq!(scene.at("work:1:event.errors").await, "nil");
 }
 
 /// A skip deletes the errors of its event. Forgetting an idle object deletes leftover errors.
 #[tokio::test]
 async fn a_skip_and_a_forgetting_take_them_along() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let (console, keys) = (redis.console().await, redis.keys().clone());
-    state
-        .hold("work:1", "inf", &["1", "2"], "5 0 1 0 retry: no")
-        .await;
-    state
-        .run("LPUSH", &[&keys.event_errors("work:1"), "17 1 no"])
-        .await;
-    console.check().await;
-    let skipped = control(&state.conn, &keys)
-        .skip(ADA, "work:1", None)
-        .await
-        .expect("an answer");
-    assert!(
-        matches!(skipped, Skipped::Skipped { id: 5, left: 1, .. }),
-        "{skipped:?}"
-    );
-    assert_eq!(kept(&console).await, Vec::<String>::new());
-    state.delivered("work:2", 4).await;
-    state
-        .run("LPUSH", &[&keys.event_errors("work:2"), "17 1 no"])
-        .await;
-    wire::forget(&mut state.conn, &keys, &["work:2"])
-        .await
-        .expect("an answer");
-    assert!(
-        !console
-            .left()
-            .await
-            .iter()
-            .any(|key| key.ends_with(":event.errors"))
-    );
+    let held = "hold work:1 inf '5 0 1 0 retry: no' 1 2; LPUSH work:1:event.errors '17 1 no'";
+    let scene = Scene::given(held).await;
+    scene.check().await;
+    let (mut conn, keys) = (scene.conn().await, &scene.keys);
+    let skipped = control(&conn, keys).skip(ADA, "work:1", None).await;
+    let skipped = skipped.expect("an answer");
+    let is_skipped = matches!(skipped, Skipped::Skipped { id: 5, left: 1, .. });
+    assert!(is_skipped, "{skipped:?}");
+    assert_eq!(scene.at("work:1:event.errors").await, "nil");
+    let idle = "delivered work:2 4; LPUSH work:2:event.errors '17 1 no'";
+    scene.add(idle).await;
+    let forgot = wire::forget(&mut conn, keys, &["work:2"]).await;
+    forgot.expect("an answer");
+    assert_eq!(scene.at("work:2:event.errors").await, "nil");
 }
 
 /// If an object has leftover errors of another event, `check` reports them. `inspect` does not show
 /// them for the first event.
 #[tokio::test]
 async fn what_is_left_behind_is_found() {
-    for (at, tag) in [
-        ("idle", ""),
-        ("hand", "5"),
-        ("hand", "5 1 0 1"),
-        ("held", "5 3 0 1 stop"),
-        ("held", "0 0 0 0 yield"),
+    let scene = Scene::new().await;
+    for keys in [
+        "delivered work:1 7",
+        "own w.0 work:1 5 1",
+        "own w.0 work:1 5 1; SET event.worker:w.0:event.id '5 1 0 1'",
+        "hold work:1 inf '5 3 0 1 stop' 1",
+        "hold work:1 inf '0 0 0 0 yield'",
     ] {
-        let redis = Redis::start();
-        let mut state = State::new(redis.connect().await, redis.keys().clone());
-        let keys = state.keys.clone();
-        match at {
-            "hand" => {
-                state.register("w", 1).await;
-                state.own("w.0", "work:1", 5, &["1"]).await;
-                state.run("SET", &[&keys.worker_event_id("w.0"), tag]).await;
-            }
-            "held" if tag.starts_with('5') => state.hold("work:1", "inf", &["1"], tag).await,
-            "held" => state.hold("work:1", "inf", &[], tag).await,
-            _ => state.delivered("work:1", 7).await,
-        }
-        state
-            .run("LPUSH", &[&keys.event_errors("work:1"), "17 1 no"])
-            .await;
-        let report = control(&state.conn, &keys).check().await.expect("checked");
-        let found: Vec<_> = report
-            .violations
-            .iter()
-            .map(|violation| violation.what.as_str())
-            .collect();
+        let errors = "LPUSH work:1:event.errors '17 1 no'";
+        scene.again(&format!("{keys}; {errors}")).await;
+        let found = scene.report_of_check().await.violations;
+        let found: Vec<_> = found.iter().map(|found| found.what.as_str()).collect();
+        let text = "tells how an event has failed";
         assert!(
-            found.len() == 1 && found[0].contains("tells how an event has failed"),
-            "{at} {tag}: {found:?}"
+            found.len() == 1 && found[0].contains(text),
+            "{keys}: {found:?}"
         );
-        let seen = control(&state.conn, &keys)
-            .inspect("work:1")
-            .await
-            .expect("an inspection");
-        assert_eq!(seen.errors, [], "{at} {tag}");
+        assert_eq!(inspect(&scene).await.errors, [], "{keys}");
     }
 }
 
@@ -616,23 +385,22 @@ async fn what_is_left_behind_is_found() {
 /// them unchanged.
 #[tokio::test]
 async fn the_command_shows_them() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let keys = state.keys.clone();
-    state
-        .hold("work:1", "99999999999999", &["1"], "5 1 2 0 retry: no 2")
-        .await;
-    let now = control(&state.conn, &state.keys)
-        .now_ms()
-        .await
-        .expect("a time");
-    let (first, second) = (
-        format!("{} 1 {}", now - 3_600_000, "x".repeat(300)),
-        format!("{} 2 no\n2", now - 60_000),
+    let long = "x".repeat(300);
+    let scene = Scene::bare(Redis::start()).await;
+    let keys = format!(
+        "
+        hold work:1 99999999999999 '5 1 2 0 retry: no 2' 1
+        LPUSH work:1:event.errors 'NOW-60m 1 {long}' 'NOW-1m 2 no\n2'
+        "
     );
-    state
-        .run("LPUSH", &[&keys.event_errors("work:1"), &first, &second])
-        .await;
+    scene.again(&keys).await;
+    let (redis, key) = (&scene.redis, scene.keys.event_errors("work:1"));
+    let newest: String = scene.run(&["LINDEX", &key, "0"]).await;
+    let at_ms: u64 = newest
+        .split(' ')
+        .next()
+        .and_then(|ms| ms.parse().ok())
+        .expect("a time");
     let run = |arguments: &[&str]| {
         let mut program = Command::new(crate::support::program());
         program
@@ -664,7 +432,7 @@ async fn the_command_shows_them() {
     let json: Value = serde_json::from_str(&run(&["inspect", "work:1", "--json"])).expect("JSON");
     assert_eq!(
         json["errors"][0],
-        serde_json::json!({"attempt": 2, "at_ms": now - 60_000, "error": "no\n2"})
+        serde_json::json!({"attempt": 2, "at_ms": at_ms, "error": "no\n2"})
     );
     assert_eq!(
         (

@@ -10,143 +10,68 @@ use seriatim::control::{By, LogEntry};
 use seriatim::event::Json;
 use seriatim::handlers::{Failure, HandlerContext, HandlerResultError, Handlers, RESULT_BYTES_MAX};
 use seriatim::wire::{
-    self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Connect, EventLog, FINISHED,
-    Finished, Handled, Report, SlotBatch, Suspects, Tag,
+    self, Advance, BatchResult, ClaimFirst, Connect, EventLog, Finished, Handled,
 };
 use seriatim::worker::WorkerConfig;
 
-use crate::attached;
-use crate::state::State;
-use crate::support::console::{Console, PATIENCE};
+use crate::in_hand::{IN_HAND, asked, finished};
+use crate::scene::{Scene, bounds, hold, reject, result};
+use crate::support::console::PATIENCE;
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, control, until};
 
-const BOUNDS: Bounds = Bounds {
-    batch: 10,
-    batch_bytes: 1 << 20,
-    reply_bytes: 1 << 20,
-    claims: 0,
-    markers: 100,
-    forget_after: None,
-    group_depth: 0,
-    suspects: Suspects::NONE,
-};
 const ADA: By<'static> = By {
     who: "ada@host",
     why: "enough",
 };
-
-/// Makes a worker `w.0` that owns `work:1`, with its events 5, 6 and 7 in flight.
-async fn in_hand(redis: &Redis) -> (State, Console) {
-    let mut state = attached::process(redis).await;
-    state.own("w.0", "work:1", 5, &["1", "2", "3"]).await;
-    (state, redis.console().await)
-}
-
-fn tag(first: u64) -> Tag {
-    Tag {
-        first,
-        ..Tag::default()
-    }
-}
-
-async fn asked(state: &mut State, finished: Option<Finished<'_>>) -> Handled {
-    let batch = SlotBatch {
-        name: "w",
-        token: "t",
-        slot: 0,
-        object: b"work:1",
-        tag: tag(5),
-    };
-    wire::handled(&mut state.conn, &state.keys, &batch, finished)
-        .await
-        .expect("an answer")
-}
+const RECORD: &str = "work:1:event.handled";
 
 /// Records that the handlers `b` and `a` of an event have finished, each with a result.
-async fn finish(state: &mut State, id: u64) {
+async fn finish(scene: &Scene, id: u64) {
     for (field, result, value) in [
         ("handler:b", "result:b", r#""b":[2]"#),
         ("handler:a", "result:a", r#""a":1"#),
     ] {
-        let result = Some((result, value.as_bytes()));
-        asked(
-            state,
-            Some(Finished {
-                id,
-                field,
-                value: FINISHED,
-                emits: None,
-                result,
-            }),
-        )
-        .await;
+        let finished = Finished {
+            result: Some((result, value.as_bytes())),
+            ..finished(id, field, None)
+        };
+        asked(scene, Some(finished)).await;
     }
 }
 
 /// Reports a result for slot 0, and states that it may end an event with a record.
-async fn advance(state: &mut State, count: usize, then: BatchResult, is_on: bool) {
-    let keys = state.keys.clone();
-    let mut call = Advance::new(&keys, "w", "t", BOUNDS, ClaimFirst::Held);
-    if is_on {
-        call.log(EventLog::default());
-    }
-    call.handled(0);
-    let last = count.checked_sub(1).map(|at| 5 + at as u64);
-    call.report_taken(
-        0,
-        &Report {
-            object: "work:1".into(),
-            tag: tag(5),
-            count,
-            last,
-            then,
-        },
-        Duration::ZERO,
-    );
-    match wire::advance(&mut state.conn, &call)
-        .await
-        .expect("an answer")
-    {
-        Advanced::Ok { quarantined, .. } => assert_eq!(quarantined, []),
-        other => panic!("{other:?}"),
-    }
+async fn advance(scene: &Scene, count: usize, then: BatchResult, is_on: bool) {
+    let fill = |call: &mut Advance| {
+        if is_on {
+            call.log(EventLog::default());
+        }
+        call.handled(0);
+        call.report_taken(0, &result("work:1", "5", count, then), Duration::ZERO);
+    };
+    let none = bounds(|b| b.claims = 0);
+    let answer = scene.advance_from(ClaimFirst::Held, none, fill).await;
+    assert_eq!(answer.told(), [""; 0]);
 }
 
 async fn rows(redis: &Redis) -> Vec<LogEntry> {
-    control(&redis.connect().await, redis.keys())
-        .log(None, 100)
-        .await
-        .expect("the log")
-        .entries
+    let control = control(&redis.connect().await, redis.keys());
+    control.log(None, 100).await.expect("the log").entries
 }
 
 /// Returns the status, the id and the handlers' results of each log row.
-async fn shorts(redis: &Redis) -> Vec<String> {
+async fn shorts(scene: &Scene) -> Vec<String> {
     let short = |row: LogEntry| {
-        format!(
-            "{} {} {}",
-            row.status,
-            row.id.unwrap_or(0),
-            row.results.as_deref().unwrap_or("-")
-        )
+        let (id, results) = (row.id.unwrap_or(0), row.results.as_deref());
+        format!("{} {id} {}", row.status, results.unwrap_or("-"))
     };
-    rows(redis).await.into_iter().map(short).collect()
-}
-
-fn reject(id: u64) -> BatchResult {
-    BatchResult::Reject {
-        next: (id < 7).then(|| tag(id + 1)),
-        id,
-        error: "bad".to_owned(),
-        attempts: 0,
-    }
+    rows(&scene.redis).await.into_iter().map(short).collect()
 }
 
 fn complete(id: u64) -> BatchResult {
     BatchResult::Complete {
-        next: (id < 7).then(|| tag(id + 1)),
+        next: Some("6".parse().expect("a tag")),
         id,
         error: "bad".to_owned(),
         attempts: 0,
@@ -159,75 +84,43 @@ const BOTH: &str = r#"{"a":1,"b":[2]}"#;
 /// of their own event has them, in whatever way the event ends.
 #[tokio::test]
 async fn results_are_written_into_the_row_of_their_event() {
-    let hold = BatchResult::Hold {
-        rest: tag(5).after(2, 1).failed(),
-        delay: None,
-        reason: "retry: no".into(),
+    let (first, second) = ("completed 5 -", format!("completed 6 {BOTH}"));
+    let (dead, with_errors) = (
+        format!("dead 6 {BOTH}"),
+        format!("completed_with_errors 5 {BOTH}"),
+    );
+    let part = BatchResult::Part {
+        next: "7".parse().expect("a tag"),
     };
+    let scene = Scene::new().await;
     for (id, count, then, expected) in [
         (
             6,
             3,
             BatchResult::Done,
-            vec![
-                "completed 5 -".to_owned(),
-                format!("completed 6 {BOTH}"),
-                "completed 7 -".to_owned(),
-            ],
+            &[first, &second, "completed 7 -"][..],
         ),
-        (
-            6,
-            2,
-            BatchResult::Part { next: tag(7) },
-            vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}")],
-        ),
-        (
-            6,
-            2,
-            hold,
-            vec!["completed 5 -".to_owned(), format!("completed 6 {BOTH}")],
-        ),
-        (
-            6,
-            1,
-            reject(6),
-            vec!["completed 5 -".to_owned(), format!("dead 6 {BOTH}")],
-        ),
-        (
-            5,
-            0,
-            complete(5),
-            vec![format!("completed_with_errors 5 {BOTH}")],
-        ),
-        (
-            7,
-            1,
-            reject(6),
-            vec!["completed 5 -".to_owned(), "dead 6 -".to_owned()],
-        ),
+        (6, 2, part, &[first, &second]),
+        (6, 2, hold("7 0 1", None, "retry: no"), &[first, &second]),
+        (6, 1, reject(Some("7"), 6, 0), &[first, &dead]),
+        (5, 0, complete(5), &[&with_errors]),
+        (7, 1, reject(Some("7"), 6, 0), &[first, "dead 6 -"]),
     ] {
-        let redis = Redis::start();
-        let (mut state, console) = in_hand(&redis).await;
-        finish(&mut state, id).await;
-        let finished = ["handler:a", "handler:b"]
-            .map(|field| (field.to_owned(), "1".to_owned()))
-            .into();
-        let kept = asked(&mut state, None).await;
-        assert_eq!(
-            kept,
-            Handled::Kept {
-                id,
-                finished,
-                emitted: (0, 0),
-                results: 5 + 7
-            }
-        );
-        advance(&mut state, count, then.clone(), true).await;
-        assert_eq!(shorts(&redis).await, expected, "{then:?}");
-        let is_left: bool = console
-            .run(&["EXISTS", &console.keys.event_handled("work:1")])
-            .await;
-        assert_eq!(is_left, id == 7);
+        scene.again(IN_HAND).await;
+        finish(&scene, id).await;
+        let fields = ["handler:a", "handler:b"];
+        let kept = Handled::Kept {
+            id,
+            finished: fields
+                .map(|field| (field.to_owned(), "1".to_owned()))
+                .into(),
+            emitted: (0, 0),
+            results: 5 + 7,
+        };
+        assert_eq!(asked(&scene, None).await, kept);
+        advance(&scene, count, then, true).await;
+        assert_eq!(shorts(&scene).await, expected);
+        assert_eq!(scene.at(RECORD).await != "nil", id == 7);
     }
 }
 
@@ -235,47 +128,33 @@ async fn results_are_written_into_the_row_of_their_event() {
 /// event are logged.
 #[tokio::test]
 async fn without_the_log_results_go_with_their_event() {
-    let redis = Redis::start();
-    let (mut state, console) = in_hand(&redis).await;
-    finish(&mut state, 5).await;
-    advance(&mut state, 0, complete(5), false).await;
-    assert_eq!(shorts(&redis).await, ["completed_with_errors 5 -"]);
-    let is_left: bool = console
-        .run(&["EXISTS", &console.keys.event_handled("work:1")])
-        .await;
-    assert!(!is_left);
+    let scene = Scene::given(IN_HAND).await;
+    finish(&scene, 5).await;
+    advance(&scene, 0, complete(5), false).await;
+    assert_eq!(shorts(&scene).await, ["completed_with_errors 5 -"]);
+    assert_eq!(scene.at(RECORD).await, "nil");
 }
 
 /// If an operator skips an event, its log row has the results of its successful handlers. The
 /// results of a later event stay in its record.
 #[tokio::test]
 async fn a_skipped_event_has_its_results() {
+    let scene = Scene::new().await;
     for (id, results) in [(5, BOTH), (6, "-")] {
-        let redis = Redis::start();
-        let (mut state, console) = in_hand(&redis).await;
+        scene.again(IN_HAND).await;
         let seen = Connect {
             event_log: Some(EventLog::default()),
             ..Connect::default()
         };
-        wire::connect(&mut state.conn, &state.keys, "", seen)
-            .await
-            .expect("connected");
-        finish(&mut state, id).await;
-        let rest = BatchResult::Hold {
-            rest: tag(5).failed(),
-            delay: None,
-            reason: "retry: no".into(),
-        };
-        advance(&mut state, 0, rest, true).await;
-        control(&state.conn, &state.keys)
-            .skip(ADA, "work:1", None)
-            .await
-            .expect("skipped");
-        assert_eq!(shorts(&redis).await, [format!("dead 5 {results}")]);
-        let is_left: bool = console
-            .run(&["EXISTS", &console.keys.event_handled("work:1")])
-            .await;
-        assert_eq!(is_left, id == 6);
+        let (mut conn, keys) = (scene.conn().await, &scene.keys);
+        let connected = wire::connect(&mut conn, keys, "", seen).await;
+        connected.expect("connected");
+        finish(&scene, id).await;
+        advance(&scene, 0, hold("5 0 1", None, "retry: no"), true).await;
+        let skipped = control(&conn, keys).skip(ADA, "work:1", None).await;
+        skipped.expect("skipped");
+        assert_eq!(shorts(&scene).await, [format!("dead 5 {results}")]);
+        assert_eq!(scene.at(RECORD).await != "nil", id == 6);
     }
 }
 

@@ -1,12 +1,14 @@
 //! The steps of the protocol, each in its own module: emit, claim, deliver, commit, recover, and
 //! the lease that all of them need.
 
+#[cfg(feature = "worker")]
+#[path = "../support/scene.rs"]
+mod scene;
 #[path = "../support/state.rs"]
 mod state;
 #[path = "../support/mod.rs"]
 mod support;
 
-mod attached;
 mod claim;
 mod commit;
 mod deliver;
@@ -20,6 +22,7 @@ mod errors;
 mod handled;
 mod handled_emits;
 mod handled_results;
+mod in_hand;
 mod lease;
 mod promote;
 mod recover;

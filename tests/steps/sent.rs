@@ -3,191 +3,143 @@
 
 use std::time::Duration;
 
-use seriatim::wire::{self, SENT_MARGIN, Sent, SlotBatch, Tag};
+use seriatim::wire::{self, SENT_MARGIN, ScriptError, Sent, SlotBatch};
 
-use crate::attached;
-use crate::state::State;
-use crate::support::Redis;
-use crate::support::console::Console;
+use crate::in_hand::{IN_HAND, batch};
+use crate::scene::Scene;
+use crate::support::console::PATIENCE;
+use crate::support::until;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Makes a worker `w.0` that owns `work:1`, with its events 5 and 6 in flight.
-async fn in_hand(redis: &Redis) -> (State, Console) {
-    let mut state = attached::process(redis).await;
-    state.own("w.0", "work:1", 5, &["1", "2"]).await;
-    (state, redis.console().await)
+/// Sends the batch. `seen`: the highest id that the caller has seen.
+async fn try_sent(
+    scene: &Scene,
+    batch: SlotBatch<'_>,
+    request: &str,
+    seen: u64,
+) -> Result<Sent, ScriptError> {
+    let mut conn = scene.conn().await;
+    wire::sent(&mut conn, &scene.keys, &batch, request, LIMIT, seen).await
 }
 
-fn batch() -> SlotBatch<'static> {
-    SlotBatch {
-        name: "w",
-        token: "t",
-        slot: 0,
-        object: b"work:1",
-        tag: Tag {
-            first: 5,
-            ..Tag::default()
-        },
-    }
+async fn sent(scene: &Scene, request: &str) -> Sent {
+    let sent = try_sent(scene, batch(), request, 0).await;
+    sent.expect("an answer")
 }
 
-async fn sent(state: &mut State, batch: SlotBatch<'_>, request: &str) -> Sent {
-    wire::sent(&mut state.conn, &state.keys, &batch, request, LIMIT, 0)
-        .await
-        .expect("an answer")
+/// Sends the batch. Returns the number of the request.
+async fn number(scene: &Scene, request: &str) -> u64 {
+    number_after(scene, request, 0).await
 }
 
-async fn over(state: &mut State, request: &str) {
-    wire::request_over(&mut state.conn, &state.keys, b"work:1", request)
-        .await
-        .expect("an answer");
-}
-
-fn number(sent: Sent) -> u64 {
-    match sent {
-        Sent::Sent { number, .. } => number,
+async fn number_after(scene: &Scene, request: &str, seen: u64) -> u64 {
+    match try_sent(scene, batch(), request, seen).await {
+        Ok(Sent::Sent { number, .. }) => number,
         other => panic!("{other:?}"),
     }
+}
+
+async fn over(scene: &Scene, request: &str) {
+    let mut conn = scene.conn().await;
+    let over = wire::request_over(&mut conn, &scene.keys, b"work:1", request).await;
+    over.expect("an answer");
 }
 
 /// A second request waits until the first one is over. Only its own delivery says that it is, and a
 /// repeated call of this delivery gets a higher number.
 #[tokio::test]
 async fn a_request_excludes_others_until_it_is_over() {
-    let redis = Redis::start();
-    let (mut state, console) = in_hand(&redis).await;
-    let first = number(sent(&mut state, batch(), "one").await);
-    assert!(
-        matches!(sent(&mut state, batch(), "two").await, Sent::Earlier(left) if left <= LIMIT + SENT_MARGIN && left > LIMIT)
-    );
-    over(&mut state, "two").await;
-    over(&mut state, "on").await;
-    assert!(matches!(
-        sent(&mut state, batch(), "two").await,
-        Sent::Earlier(_)
-    ));
-    let again = number(sent(&mut state, batch(), "one").await);
-    over(&mut state, "one").await;
-    let second = number(sent(&mut state, batch(), "two").await);
+    let scene = Scene::given(IN_HAND).await;
+    let first = number(&scene, "one").await;
+    let Sent::Earlier(left) = sent(&scene, "two").await else {
+        panic!("another request is open")
+    };
+    assert!(left <= LIMIT + SENT_MARGIN && left > LIMIT, "{left:?}");
+    over(&scene, "two").await;
+    over(&scene, "on").await;
+    let waits = sent(&scene, "two").await;
+    assert!(matches!(waits, Sent::Earlier(_)), "{waits:?}");
+    let again = number(&scene, "one").await;
+    over(&scene, "one").await;
+    let second = number(&scene, "two").await;
     assert!(first < again && again < second, "{first} {again} {second}");
-    assert_eq!(console.number(&state.keys.next_event_id()).await, second);
-    console.check().await;
+    let counter = scene.number(&scene.keys.next_event_id()).await;
+    assert_eq!(counter, second);
+    scene.check().await;
 }
 
 /// Only the owner of the batch may send, but every process may say that its request is over.
 #[tokio::test]
 async fn only_the_owner_of_the_batch_may_send() {
-    let redis = Redis::start();
-    let (mut state, console) = in_hand(&redis).await;
-    number(sent(&mut state, batch(), "one").await);
-    let others = [
-        (
-            SlotBatch {
-                token: "other",
-                ..batch()
-            },
-            Sent::Fenced {
-                lease: "t h 1 1".to_owned(),
-            },
-        ),
+    let scene = Scene::given(IN_HAND).await;
+    number(&scene, "one").await;
+    scene.changes().await;
+    let (token, object) = ("other", &b"work:2"[..]);
+    let tag = "5 1".parse().expect("a tag");
+    let lease = "token-1 host 1 1".to_owned();
+    for (other, refused) in [
+        (SlotBatch { token, ..batch() }, Sent::Fenced { lease }),
         (SlotBatch { slot: 1, ..batch() }, Sent::Other),
-        (
-            SlotBatch {
-                object: b"work:2",
-                ..batch()
-            },
-            Sent::Other,
-        ),
-        (
-            SlotBatch {
-                tag: Tag {
-                    first: 5,
-                    handouts: 1,
-                    ..Tag::default()
-                },
-                ..batch()
-            },
-            Sent::Other,
-        ),
-    ];
-    for (other, refused) in others {
-        let reply = sent(&mut state, other, "one").await;
-        let agree = match (&reply, &refused) {
-            (Sent::Fenced { lease }, Sent::Fenced { lease: holder }) => {
-                lease.starts_with(holder.as_str())
-            }
-            (reply, refused) => reply == refused,
-        };
-        assert!(agree, "{reply:?}, not {refused:?}");
+        (SlotBatch { object, ..batch() }, Sent::Other),
+        (SlotBatch { tag, ..batch() }, Sent::Other),
+    ] {
+        let reply = try_sent(&scene, other, "one", 0).await;
+        assert_eq!(reply.expect("an answer"), refused);
+        scene.changed("").await;
     }
-    console.end_lease("w").await;
-    assert_eq!(sent(&mut state, batch(), "one").await, Sent::Lapsed);
-    over(&mut state, "one").await;
-    assert_eq!(console.text(&state.keys.event_sent("work:1")).await, None);
+    scene.end_lease("w").await;
+    assert_eq!(sent(&scene, "one").await, Sent::Lapsed);
+    over(&scene, "one").await;
+    assert_eq!(scene.at("work:1:event.sent").await, "nil");
 }
 
 /// A record ends by itself. If the clock was set back, or another program has written the key without
 /// an end, the next look gives it one.
 #[tokio::test]
 async fn a_record_always_ends() {
-    let redis = Redis::start();
-    let (mut state, console) = in_hand(&redis).await;
-    let key = state.keys.event_sent("work:1");
+    let scene = Scene::given(IN_HAND).await;
+    let key = scene.keys.event_sent("work:1");
     let most = i64::try_from((LIMIT + SENT_MARGIN).as_millis()).expect("small");
-    number(sent(&mut state, batch(), "one").await);
-    let () = console.run(&["PEXPIRE", &key, "3600000"]).await;
-    assert!(
-        matches!(sent(&mut state, batch(), "two").await, Sent::Earlier(left) if left == LIMIT + SENT_MARGIN)
-    );
-    let () = console.run(&["SET", &key, "something else"]).await;
-    assert!(
-        matches!(sent(&mut state, batch(), "two").await, Sent::Earlier(left) if left == LIMIT + SENT_MARGIN)
-    );
-    let left: i64 = console.run(&["PTTL", &key]).await;
+    number(&scene, "one").await;
+    for odd in [
+        "PEXPIRE work:1:event.sent 3600000",
+        "SET work:1:event.sent 'something else'",
+    ] {
+        scene.add(odd).await;
+        let waits = sent(&scene, "two").await;
+        assert_eq!(waits, Sent::Earlier(LIMIT + SENT_MARGIN), "{odd}");
+    }
+    let left: i64 = scene.run(&["PTTL", &key]).await;
     assert!((1..=most).contains(&left), "{left}");
-    let () = console.run(&["PEXPIRE", &key, "1"]).await;
-    crate::support::until(
-        "it has ended",
-        crate::support::console::PATIENCE,
-        async || console.text(&key).await.is_none().then_some(()),
-    )
+    scene.add("PEXPIRE work:1:event.sent 1").await;
+    until("it has ended", PATIENCE, async || {
+        scene.text(&key).await.is_none().then_some(())
+    })
     .await;
-    number(sent(&mut state, batch(), "two").await);
+    number(&scene, "two").await;
 }
 
 /// The number is above the counter, and above the highest id that the caller has seen, also if Redis
 /// has lost the counter.
 #[tokio::test]
 async fn numbers_are_ids_that_no_event_gets() {
-    let redis = Redis::start();
-    let (mut state, console) = in_hand(&redis).await;
-    let counter = state.keys.next_event_id();
-    let () = console.run(&["SET", &counter, "100"]).await;
-    assert_eq!(number(sent(&mut state, batch(), "one").await), 101);
+    let scene = Scene::given(IN_HAND).await;
+    scene.add("SET next.event.id 100").await;
+    assert_eq!(number(&scene, "one").await, 101);
     // The caller has seen this number, and the counter has it, too.
-    let next = wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 101).await;
-    assert_eq!(number(next.expect("an answer")), 102);
-    let () = console.run(&["DEL", &counter]).await;
-    let jumped = number(
-        wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 102)
-            .await
-            .expect("an answer"),
-    );
+    assert_eq!(number_after(&scene, "one", 101).await, 102);
+    scene.add("DEL next.event.id").await;
+    let jumped = number_after(&scene, "one", 102).await;
     assert!(jumped > 1_000_000_000_000_000, "{jumped}");
     for wrong in ["nan", "9007199254740991"] {
-        let () = console.run(&["SET", &counter, wrong]).await;
-        let refused = wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 0).await;
-        assert!(matches!(refused, Err(wire::ScriptError::Counter(text)) if text == wrong));
+        scene.add(&format!("SET next.event.id {wrong}")).await;
+        let refused = try_sent(&scene, batch(), "one", 0).await;
+        assert!(matches!(refused, Err(ScriptError::Counter(text)) if text == wrong));
     }
-    let () = console
-        .run(&["DEL", &counter, &state.keys.event_sent("work:1")])
-        .await;
-    let () = console
-        .run(&["RPUSH", &state.keys.event_sent("work:1"), "x"])
-        .await;
-    let refused = wire::sent(&mut state.conn, &state.keys, &batch(), "one", LIMIT, 0)
-        .await
-        .expect_err("a wrong type");
+    let wrong = "DEL next.event.id work:1:event.sent; RPUSH work:1:event.sent x";
+    scene.add(wrong).await;
+    let refused = try_sent(&scene, batch(), "one", 0).await;
+    let refused = refused.expect_err("a wrong type");
     assert!(refused.is_wrong_type(), "{refused}");
 }
