@@ -61,8 +61,7 @@ fn event(object: &str, text: &str, id: u64, prev: u64) -> (String, String, u64, 
 /// between them. If there is no event, `try_next` does not wait.
 #[tokio::test]
 async fn events_are_claimed_one_by_one_and_in_order() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |_| {}).await;
     assert!(worker.try_next().await.expect("asked").is_none());
     console.emit_all("work:1", ["1", "2"]).await;
@@ -97,8 +96,7 @@ async fn events_are_claimed_one_by_one_and_in_order() {
 /// event.
 #[tokio::test]
 async fn what_is_not_asked_for_is_not_taken() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |config| config.block = Duration::from_secs(1)).await;
     let (mut claimed, ()) = tokio::join!(next(&worker), async {
         console.until_idle(1).await;
@@ -122,8 +120,7 @@ async fn what_is_not_asked_for_is_not_taken() {
 /// Only the first result of an event counts. A second result, equal or not, changes nothing.
 #[tokio::test]
 async fn the_first_answer_counts() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |config| {
         config.retry = "fixed:1h".parse().expect("a policy")
     })
@@ -174,8 +171,7 @@ async fn the_first_answer_counts() {
 /// The retry policy ends the attempts, as for a worker with a sink.
 #[tokio::test]
 async fn attempts_end_as_the_policy_says() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let policy = "fixed:1ms,attempts=2,then=dead-letter"
         .parse()
         .expect("a policy");
@@ -195,8 +191,7 @@ async fn attempts_end_as_the_policy_says() {
 /// longer waits when its event is claimed, no attempt is counted.
 #[tokio::test]
 async fn what_is_dropped_comes_again() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |config| config.concurrency = 1).await;
     console.emit("work:1", "1").await;
     drop(next(&worker).await);
@@ -223,8 +218,7 @@ async fn what_is_dropped_comes_again() {
 /// At most as many events are claimed as there are slots. The next caller waits for a slot.
 #[tokio::test]
 async fn slots_bound_what_is_claimed() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |config| config.concurrency = 2).await;
     for object in ["work:1", "work:2", "work:3"] {
         console.emit(object, "1").await;
@@ -244,8 +238,7 @@ async fn slots_bound_what_is_claimed() {
 /// ids.
 #[tokio::test]
 async fn a_batch_of_another_worker_comes_one_by_one() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let other = claims(&redis, "other", |_| {}).await;
     let sink = Recorder::with(|_| {
         crate::support::recorder::Act::Stop(seriatim::sink::Stop::transient("down"))
@@ -274,8 +267,7 @@ async fn a_batch_of_another_worker_comes_one_by_one() {
 /// claims without `close` also gives them back.
 #[tokio::test]
 async fn a_close_gives_everything_back() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     console.emit("work:1", "1").await;
     for close in [true, false] {
         let worker = claims(&redis, "w", |_| {}).await;
@@ -314,8 +306,7 @@ async fn a_close_gives_everything_back() {
 /// and the event comes again with its id.
 #[tokio::test]
 async fn after_a_lapse_the_event_comes_again() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |config| {
         config.lease = Duration::from_millis(600)
     })
@@ -335,8 +326,7 @@ async fn after_a_lapse_the_event_comes_again() {
 /// to the other process.
 #[tokio::test]
 async fn a_name_taken_over_ends_the_claims() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |config| {
         config.lease = Duration::from_millis(600)
     })
@@ -367,8 +357,7 @@ async fn a_name_taken_over_ends_the_claims() {
 /// If Redis closes every connection, claimed events are committed over a new connection.
 #[tokio::test]
 async fn claims_go_on_over_new_connections() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |_| {}).await;
     let kill = async |console: &Console| {
         let _: u64 = console
@@ -392,8 +381,7 @@ async fn claims_go_on_over_new_connections() {
 /// An object with many events yields: another object's event is claimed before its third event.
 #[tokio::test]
 async fn an_object_with_many_events_leaves_room() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |config| config.concurrency = 1).await;
     console
         .emit_all("busy", (0..20).map(|n| n.to_string()))
@@ -418,8 +406,7 @@ async fn an_object_with_many_events_leaves_room() {
 /// With the event log on, each result writes a row, as for a worker with a sink.
 #[tokio::test]
 async fn what_is_answered_is_logged() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |config| {
         config.event_log = Some(EventLog::default());
         config.retry = "fixed:1ms,attempts=1,then=complete-with-errors"
@@ -471,8 +458,7 @@ async fn what_is_answered_is_logged() {
 /// `try_next` finds an event even behind 3,000 markers that lead to no event.
 #[tokio::test]
 async fn what_is_behind_many_markers_is_found() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |_| {}).await;
     for _ in 0..3000 {
         console
@@ -492,8 +478,7 @@ async fn what_is_behind_many_markers_is_found() {
 /// With one attempt and dead letters, ten of ten events became dead letters, unseen.
 #[tokio::test]
 async fn an_event_that_next_never_returned_is_given_back() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let policy = "fixed:1ms,attempts=1,then=dead-letter"
         .parse()
         .expect("a policy");
@@ -556,8 +541,7 @@ async fn pops_pass(console: &Console, more: u64) {
 /// callers wake as there are events.
 #[tokio::test]
 async fn any_number_of_waiters_shares_one_wait() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     for waiters in [64, 1024] {
         let worker = claims(&redis, "w", |config| config.concurrency = 1024).await;
         let worker = std::sync::Arc::new(worker);
@@ -606,8 +590,7 @@ async fn any_number_of_waiters_shares_one_wait() {
 /// `next()`. Together they opened 63 new connections a second.
 #[tokio::test]
 async fn waiters_that_give_up_and_ask_again_open_no_connections() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let worker = std::sync::Arc::new(claims(&redis, "w", |config| config.concurrency = 256).await);
     let mut waiting = tokio::task::JoinSet::new();
     for _ in 0..64 {
@@ -635,8 +618,7 @@ async fn waiters_that_give_up_and_ask_again_open_no_connections() {
 /// caller got the event only after the block time of its pop, up to a second later.
 #[tokio::test]
 async fn an_object_that_becomes_due_during_the_wait_is_claimed() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |config| config.block = Duration::from_secs(1)).await;
     console.emit("work:1", "1").await;
     let mut claimed = next(&worker).await;

@@ -30,8 +30,7 @@ fn version(types: &[&'static str]) -> (Handlers, Arc<AtomicUsize>) {
 /// objects wait for the new worker, and no event overtakes another.
 #[tokio::test]
 async fn old_workers_leave_new_types_to_new_workers() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let ((old, by_old), (new, by_new)) = (version(&["created"]), version(&["created", "titled"]));
     let workers = [
         start(&redis, "old-1", &old, |_| {}),
@@ -112,8 +111,7 @@ async fn met_more_than(console: &Console, handouts: u32) -> u32 {
 /// long the event has waited, and rejects it after the longest wait.
 #[tokio::test]
 async fn the_longest_wait_goes_on_over_restarts() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (old, _) = version(&["created"]);
     let worker = start(&redis, "w", &old, |_| {});
     console

@@ -16,8 +16,7 @@ use crate::support::{Redis, until};
 /// Tests the counts of each outcome, the attempts, the times, and the slots.
 #[tokio::test]
 async fn a_worker_counts_what_it_does() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let gate = Gate::closed();
     let waits = gate.clone();
     let sink = Recorder::with(move |offer| match (offer.text().as_str(), offer.before) {
@@ -120,8 +119,7 @@ async fn a_worker_counts_what_it_does() {
 /// three tries, and its dead letter has two attempts.
 #[tokio::test]
 async fn a_rejection_after_failures_is_a_try() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|offer| match offer.before {
         0..2 => Act::Stop(Stop::transient("busy")),
         _ => Act::Stop(Stop::rejected("bad")),
@@ -149,8 +147,7 @@ async fn a_rejection_after_failures_is_a_try() {
 /// Tests that the figures show since when the sink is unavailable, and the error.
 #[tokio::test]
 async fn an_unavailable_sink_is_shown_with_its_error() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let up = Arc::new(AtomicBool::new(false));
     let is_up = Arc::clone(&up);
     let sink = Recorder::with(move |_| match is_up.load(Ordering::SeqCst) {
@@ -228,8 +225,7 @@ async fn attaches_takeovers_and_errors_are_counted() {
 /// a time is only counted.
 #[tokio::test]
 async fn events_have_an_age_by_their_own_time() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(
         |offer| match (offer.text().contains("later"), offer.before) {
             (true, 0) => Act::Stop(Stop::transient("later")),

@@ -462,8 +462,7 @@ async fn fades(console: &Console, object: &str) -> i64 {
 /// event.
 #[tokio::test]
 async fn a_worker_forgets_after_a_while() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let barrier = Barrier::closed();
     let held_up = barrier.clone();
     let sink = Recorder::with(move |offer| {
@@ -521,8 +520,7 @@ async fn a_worker_forgets_after_a_while() {
 /// Without `forget_after`, no last id expires.
 #[tokio::test]
 async fn a_worker_forgets_nothing_unless_told_to() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;

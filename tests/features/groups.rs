@@ -84,8 +84,7 @@ fn place(sink: &Recorder, object: &str) -> usize {
 /// Tests that the groups take turns, and that the order of the markers stays within each group.
 #[tokio::test]
 async fn groups_take_turns_in_the_order_of_their_markers() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     emit(
         &console,
         [
@@ -119,8 +118,7 @@ async fn groups_take_turns_in_the_order_of_their_markers() {
 #[tokio::test]
 async fn a_name_without_a_colon_is_a_group() {
     for depth in [1, 2, 8] {
-        let redis = Redis::start();
-        let console = redis.console().await;
+        let (redis, console) = Redis::start().with_console().await;
         emit(&console, numbered("a:x:x:x:x:x:x:x", 40)).await;
         emit(&console, ["b", "c"]).await;
         let sink = Recorder::new();
@@ -139,8 +137,7 @@ async fn a_name_without_a_colon_is_a_group() {
 /// Tests that with depth 2 the first two parts are the group.
 #[tokio::test]
 async fn a_group_may_have_two_parts() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     emit(
         &console,
         [
@@ -175,8 +172,7 @@ async fn a_group_may_have_two_parts() {
 /// share one list.
 #[tokio::test]
 async fn further_groups_share_a_list() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     emit(&console, (0..1500).map(|n| format!("group{n}:1"))).await;
     let gate = Gate::closed();
     let sink = stopped_at(&gate);
@@ -205,8 +201,7 @@ async fn further_groups_share_a_list() {
 #[tokio::test]
 async fn groups_with_long_names_share_a_list() {
     for shares in [false, true] {
-        let redis = Redis::start();
-        let console = redis.console().await;
+        let (redis, console) = Redis::start().with_console().await;
         if shares {
             let selector = "s:*".parse().expect("a selector");
             control(&redis.connect().await, redis.keys())
@@ -260,8 +255,7 @@ async fn groups_with_long_names_share_a_list() {
 /// Story: the shared list began with pass 0, and so went before all others.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_loses_no_name() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let wrong = console.keys.group_waiting("a");
     let () = console.run(&["SET", &wrong, "x"]).await;
     let () = console
@@ -303,8 +297,7 @@ async fn a_key_of_a_wrong_type_loses_no_name() {
 /// the markers.
 #[tokio::test]
 async fn a_worker_without_groups_drains_the_lists() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     emit(&console, [numbered("a", 30), numbered("b", 30)].concat()).await;
     let (gate, sink) = (Gate::closed(), Recorder::new());
     let stopped = stopped_at(&gate);
@@ -338,8 +331,7 @@ async fn a_worker_without_groups_drains_the_lists() {
 /// Tests that workers with different depths lose and reorder nothing.
 #[tokio::test]
 async fn workers_may_have_different_depths() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::new();
     let workers: Vec<_> = (0..3)
         .map(|depth| one_slot(&redis, &format!("w{depth}"), &sink, depth))
@@ -367,8 +359,7 @@ async fn workers_may_have_different_depths() {
 #[tokio::test]
 async fn names_that_were_grouped_survive_a_kill() {
     const OBJECTS: usize = 3000;
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let mut pipe = redis::pipe();
     for n in 0..2 * OBJECTS {
         let object = format!("{}:{}", if n % 10 == 0 { "b" } else { "a" }, n % OBJECTS);
@@ -617,8 +608,7 @@ async fn a_small_group_has_its_turn_although_markers_keep_coming() {
 #[tokio::test]
 async fn a_wrong_number_of_names_is_corrected() {
     for number in ["7", "many", "1e999", "-3"] {
-        let redis = Redis::start();
-        let console = redis.console().await;
+        let (redis, console) = Redis::start().with_console().await;
         let () = console
             .run(&["SET", &console.keys.event_groups_waiting(), number])
             .await;

@@ -163,8 +163,7 @@ fn sink() -> Recorder {
 /// events were finalized.
 #[tokio::test]
 async fn every_event_that_is_finalized_has_one_row() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = sink();
     console
         .emit_all(
@@ -654,8 +653,7 @@ async fn a_skipped_event_is_dead_in_the_log_where_it_is_on() {
 /// A worker without the right to trim the log is refused when it starts.
 #[tokio::test]
 async fn the_right_to_trim_is_asked_for() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let _: () = console.run(&["ACL", "SETUSER", "default", "-xtrim"]).await;
     let connected = wire::connect(
         &mut redis.connect().await,

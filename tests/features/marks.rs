@@ -134,8 +134,7 @@ async fn the_age_of_the_oldest_marker_is_shown() {
 /// Tests that paused objects do not count as waiting.
 #[tokio::test]
 async fn paused_objects_have_no_age() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let control = control(&redis.connect().await, redis.keys());
     let ada = By {
         who: "ada",
@@ -174,8 +173,7 @@ async fn paused_objects_have_no_age() {
 /// the age is 0.
 #[tokio::test]
 async fn without_a_mark_the_age_is_unknown() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let control = control(&redis.connect().await, redis.keys());
     assert_eq!(
         control.stats().await.expect("stats").oldest_waiting_ms,
@@ -200,8 +198,7 @@ async fn without_a_mark_the_age_is_unknown() {
 /// the oldest marker is, the farther apart are the marks.
 #[tokio::test]
 async fn marks_are_few() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
     console.emit("work:1", "1").await;
     let marks = async || console.run::<u64>(&["ZCARD", &keys.event_marks()]).await;
@@ -255,8 +252,7 @@ async fn marks_are_few() {
 /// mark that `event.marks` does not have. A wrong type of `event.marks` stops no worker.
 #[tokio::test]
 async fn a_mark_that_is_met_ends_older_ones() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
     let (list, marks) = (keys.objects_with_events(), keys.event_marks());
     for ms in ["1700000000001", "1700000000002", "1700000000003"] {
@@ -329,8 +325,7 @@ async fn a_mark_that_is_met_ends_older_ones() {
 /// markers.
 #[tokio::test]
 async fn an_inspection_tells_since_when_an_object_waits() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
     let now: (u64, u64) = console.run(&["TIME"]).await;
     let now = now.0 * 1000;
@@ -384,8 +379,7 @@ async fn an_inspection_tells_since_when_an_object_waits() {
 /// left, `event.marks` keeps no mark, only the member `met`.
 #[tokio::test]
 async fn a_step_of_the_clock_moves_the_marks_back() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
     let marks = keys.event_marks();
     let now: (u64, u64) = console.run(&["TIME"]).await;

@@ -69,8 +69,7 @@ fn fields<const N: usize>(fields: [(&str, &str); N]) -> Vec<(String, String)> {
 #[tokio::test]
 async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_next_event_runs_with_the_right_prev()
  {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = failing();
     console.emit_all("work:1", ["1", "\"bad\"", "3", "4"]).await;
     let worker = start(&redis, "w", &sink, retry("fixed-5m-2,jitter=0"));
@@ -115,8 +114,7 @@ async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_ne
 /// continues without it. No receiver has seen its id.
 #[tokio::test]
 async fn attempts_used_up_complete_with_errors_and_the_log_says_so() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = failing();
     console.emit_all("work:1", ["1", "\"bad\"", "3"]).await;
     let worker = start(
@@ -161,8 +159,7 @@ async fn attempts_used_up_complete_with_errors_and_the_log_says_so() {
 /// The object is held for an operator, with the error. Each release allows one more attempt.
 #[tokio::test]
 async fn attempts_used_up_hold_the_object_until_an_operator_releases_it() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.before) {
         ("1", 0..3) => Act::Stop(Stop::transient(format!("no {}", offer.before + 1))),
         _ => Act::Send,
@@ -194,8 +191,7 @@ async fn attempts_used_up_hold_the_object_until_an_operator_releases_it() {
 #[tokio::test]
 async fn the_only_slot_of_an_idle_redis_retries_in_time() {
     const ATTEMPTS: usize = 21;
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let times: Arc<Mutex<Vec<Instant>>> = Arc::default();
     let of_rule = Arc::clone(&times);
     let sink = Recorder::with(move |offer| {
@@ -226,8 +222,7 @@ async fn the_only_slot_of_an_idle_redis_retries_in_time() {
 /// One process has two retry policies: one for a type of event, and one for all other events.
 #[tokio::test]
 async fn a_type_has_a_policy_of_its_own() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = failing();
     let worker = start(&redis, "w", &sink, |config| {
         config.retry = "fixed:1h,jitter=0".parse().expect("a policy");
@@ -263,8 +258,7 @@ async fn a_type_has_a_policy_of_its_own() {
 /// attempts.
 #[tokio::test]
 async fn a_wait_that_the_sink_names_is_no_attempt_more() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|offer| match offer.text().as_str() {
         "1" => Act::Stop(Stop::Transient {
             error: "busy".to_owned(),
@@ -292,8 +286,7 @@ async fn a_wait_that_the_sink_names_is_no_attempt_more() {
 /// counted. No event of the object overtakes the postponed event.
 #[tokio::test]
 async fn a_postponed_event_costs_no_attempt() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.before) {
         ("2", 0) => Act::Stop(Stop::transient("down")),
         ("2", 1..=9) => Act::Stop(Stop::Postponed {
@@ -342,8 +335,7 @@ async fn a_postponed_event_costs_no_attempt() {
 /// same name, a takeover, a graceful stop, or a pause of the process beyond its lease.
 #[tokio::test]
 async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let failing_now = Arc::new(AtomicBool::new(true));
     let (gate, fails) = (Gate::closed(), Arc::clone(&failing_now));
     let (held_up, hour) = (gate.clone(), "fixed:1h,attempts=3,then=dead-letter");
@@ -407,8 +399,7 @@ async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
 /// operator, even if its policy allows fewer attempts.
 #[tokio::test]
 async fn five_deaths_hold_the_event_and_are_no_attempts() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |_| Act::Wait(held_up.clone()));
@@ -449,8 +440,7 @@ async fn five_deaths_hold_the_event_and_are_no_attempts() {
 /// policy allows only one attempt here, and the event is still delivered.
 #[tokio::test]
 async fn a_stop_a_pause_and_an_unavailable_sink_count_nothing() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let down = Arc::new(AtomicBool::new(true));
     let (gate, is_down) = (Gate::closed(), Arc::clone(&down));
     let held_up = gate.clone();
@@ -487,8 +477,7 @@ async fn a_stop_a_pause_and_an_unavailable_sink_count_nothing() {
 /// retry, and the ten other objects continue.
 #[tokio::test]
 async fn waiting_occupies_no_slot() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = failing();
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 1;
@@ -521,8 +510,7 @@ async fn waiting_occupies_no_slot() {
 /// If a row cannot be written to the log, the event is held. The event and its error are not lost.
 #[tokio::test]
 async fn an_event_that_the_log_cannot_take_is_held() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let _: () = console
         .run(&["SET", &console.keys.event_log(), "wrong"])
         .await;
@@ -548,8 +536,7 @@ async fn an_event_that_the_log_cannot_take_is_held() {
 /// The number of kept events that were completed with errors is bounded.
 #[tokio::test]
 async fn the_log_keeps_about_the_last_thousand() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = failing();
     console
         .emit_all("work:1", (0..1500).map(|_| "\"bad\"").chain(["1"]))
@@ -570,8 +557,7 @@ async fn the_log_keeps_about_the_last_thousand() {
 /// event with errors.
 #[tokio::test]
 async fn a_policy_decides_the_fate_of_a_rejected_event() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|offer| match offer.text() {
         text if text.contains("bad") => Act::Stop(Stop::rejected("no such place")),
         _ => Act::Send,

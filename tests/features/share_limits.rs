@@ -131,8 +131,7 @@ async fn in_hand(console: &Console) -> Vec<String> {
 /// Tests that an object behind a limit is claimed when another object leaves its slot, and not before.
 #[tokio::test]
 async fn an_object_goes_when_another_one_is_done() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     set(&redis, "a:*", in_flight(2)).await;
     emit(&console, &["a:1", "a:2", "a:3", "a:4", "b:1"]).await;
     let gates = Gates::new();
@@ -158,8 +157,7 @@ async fn an_object_goes_when_another_one_is_done() {
 /// of a prefix is one of its objects.
 #[tokio::test]
 async fn all_limits_of_an_object_count() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     set(&redis, "*", in_flight(4)).await;
     set(&redis, "a:*", in_flight(2)).await;
     set(&redis, "a:x:*", in_flight(1)).await;
@@ -192,8 +190,7 @@ async fn all_limits_of_an_object_count() {
 /// of them are done.
 #[tokio::test]
 async fn objects_that_were_in_hand_before_count() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     emit(&console, &["a:1", "a:2", "a:3", "b:1"]).await;
     let gates = Gates::new();
     let worker = worker(&redis, "w", &gates.sink);
@@ -219,8 +216,7 @@ async fn objects_that_were_in_hand_before_count() {
 /// Tests that a held object that is due waits for its limit, and keeps its batch and its order.
 #[tokio::test]
 async fn a_held_batch_waits_for_its_limit() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     set(&redis, "a:*", in_flight(1)).await;
     console.emit_all("a:1", ["1", "2", "3"]).await;
     let gate = Gate::closed();
@@ -259,8 +255,7 @@ async fn a_held_batch_waits_for_its_limit() {
 /// Tests that all objects of a limit are claimed when it is removed.
 #[tokio::test]
 async fn a_removed_limit_lets_its_objects_go() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     for (selector, share) in [
         ("a:*", in_flight(1)),
         ("*", in_flight(2)),
@@ -297,8 +292,7 @@ async fn a_removed_limit_lets_its_objects_go() {
 /// Tests that names that were grouped for another group keep a limit that comes later.
 #[tokio::test]
 async fn names_of_an_old_group_keep_a_new_limit() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let objects: Vec<String> = (0..30)
         .map(|n| format!("a:{}:{n}", if n % 2 == 0 { "x" } else { "y" }))
         .collect();
@@ -350,8 +344,7 @@ async fn names_of_an_old_group_keep_a_new_limit() {
 /// got all claims for as many objects as these had had.
 #[tokio::test]
 async fn groups_behind_a_common_limit_take_turns() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     for selector in ["p:a:*", "p:z:*", "c:*"] {
         set(&redis, selector, Share::new().weight(1)).await;
     }
@@ -406,8 +399,7 @@ async fn groups_behind_a_common_limit_take_turns() {
 /// A batch has no more events than the rate allows, and a rate counts all events of a batch.
 #[tokio::test]
 async fn a_rate_counts_each_event_of_a_batch() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     set(&redis, "r:*", Share::new().rate(0.001).burst(7)).await;
     console
         .emit_all("r:1", (0..20).map(|event| event.to_string()))
@@ -439,8 +431,7 @@ async fn a_rate_counts_each_event_of_a_batch() {
 /// A time far ahead, from a clock that has stepped back, stopped a share until then.
 #[tokio::test]
 async fn a_time_far_ahead_stops_no_share() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     set(&redis, "r:*", Share::new().rate(0.01)).await;
     emit(&console, &["r:1", "r:2", "r:3"]).await;
     let sink = Recorder::new();
@@ -469,8 +460,7 @@ async fn a_time_far_ahead_stops_no_share() {
 /// deleted event.groups.blocked stops no group.
 #[tokio::test]
 async fn broken_keys_stop_no_group() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let list = format!("{}event.group:a:waiting", console.keys.prefix());
     let _: () = console.run(&["SET", &list, "x"]).await;
     set(&redis, "a:*", in_flight(1)).await;

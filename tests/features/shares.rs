@@ -50,8 +50,7 @@ async fn groups(console: &Console) -> Vec<(String, f64)> {
 }
 
 async fn scene() -> (Redis, Console, State, Control) {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let state = State::new(redis.connect().await, redis.keys().clone());
     let control = control(&state.conn, redis.keys());
     (redis, console, state, control)
@@ -693,8 +692,7 @@ async fn there_are_at_most_1024_shares() {
 /// The rights of an operator in the protocol are enough to set and remove a share.
 #[tokio::test]
 async fn the_rights_of_an_operator_are_enough_for_shares() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     wait(&mut state, &[("acme", 5.0)]).await;
     let protocol = include_str!("../../docs/protocol.md");

@@ -46,8 +46,7 @@ async fn crashes_in_hand(console: &Console) -> Vec<u32> {
 #[tokio::test]
 async fn five_deaths_quarantine_only_the_killer() {
     const OBJECTS: usize = 300;
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (all_hang, hangs) = (Arc::new(AtomicBool::new(true)), Gate::closed());
     let (hanging, gate) = (Arc::clone(&all_hang), hangs.clone());
     let sink = Recorder::with(move |offer| match offer.object.as_str() {
@@ -203,8 +202,7 @@ async fn claim_all(program: &Program) -> Vec<Claimed> {
 #[tokio::test]
 async fn five_deaths_of_a_program_quarantine_only_the_killer() {
     const OBJECTS: usize = 40;
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let run = async || Program::start(&redis, |config| config.concurrency = 64).await;
     console.emit("killer", "0").await;
     for n in 1..OBJECTS {
@@ -262,8 +260,7 @@ async fn five_deaths_of_a_program_quarantine_only_the_killer() {
 /// must allow this suspect.
 #[tokio::test]
 async fn who_waits_gets_a_suspect() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let run = async || {
         Program::start(&redis, |config| {
             (config.concurrency, config.block) = (1, Duration::from_secs(1))
@@ -292,8 +289,7 @@ async fn who_waits_gets_a_suspect() {
 /// with one free slot makes no other call, so the event was never delivered.
 #[tokio::test]
 async fn a_worker_with_one_slot_gets_a_suspect() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let mut state = State::new(redis.connect().await, redis.keys().clone());
     state.hold("work:1", "1", &["1"], "1 0 0 2 takeover").await;
     let again = || Stop::Transient {
@@ -322,8 +318,7 @@ async fn a_worker_with_one_slot_gets_a_suspect() {
 #[case::complete(UsedUp::CompleteWithErrors)]
 #[tokio::test]
 async fn a_killer_ends_as_it_is_said(#[case] then: UsedUp) {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let gate = Gate::closed();
     let sink = Recorder::with(move |offer| {
         if offer.text() == "0" {

@@ -25,8 +25,7 @@ fn worker(redis: &Redis, handlers: &Handlers) -> WorkerBuilder {
 /// paused objects, but returns them.
 #[tokio::test]
 async fn what_happened_and_what_is_left_is_returned() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let handlers = Handlers::builder()
         .register_type(
             "placed",
@@ -200,8 +199,7 @@ async fn what_happened_and_what_is_left_is_returned() {
 /// `drain` takes over the batches of a dead process and handles their events.
 #[tokio::test]
 async fn what_a_dead_process_had_in_hand_is_handled() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let hangs = Handlers::builder()
         .register_all("hangs", |_: Value, _| std::future::pending())
         .build()
@@ -229,8 +227,7 @@ async fn what_a_dead_process_had_in_hand_is_handled() {
 /// If the work does not end in time, the error has the remaining work and the results so far.
 #[tokio::test]
 async fn patience_comes_to_an_end() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let handlers = Handlers::builder()
         .register_all("for ever", |n: u64, cx: HandlerContext| async move {
             Ok(cx.emit("order:1", &(n + 1))?)

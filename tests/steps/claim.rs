@@ -11,8 +11,7 @@ use crate::support::until;
 
 #[tokio::test]
 async fn an_idle_worker_gets_the_first_event_without_polling() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |config| {
         config.block = Duration::from_secs(1);
@@ -37,8 +36,7 @@ async fn an_idle_worker_gets_the_first_event_without_polling() {
 
 #[tokio::test]
 async fn due_held_objects_and_markers_take_turns() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let keys = &console.keys;
     for n in 1..=4 {
         let (held, marked) = (format!("held:{n}"), format!("marked:{n}"));
@@ -75,8 +73,7 @@ async fn due_held_objects_and_markers_take_turns() {
 
 #[tokio::test]
 async fn a_held_object_waits_for_its_time() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let keys = &console.keys;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
@@ -127,8 +124,7 @@ async fn a_held_object_waits_for_its_time() {
 
 #[tokio::test]
 async fn markers_that_lead_nowhere_are_dropped() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let keys = &console.keys;
     // There are more markers than one call reads: empty ones, markers of an object without events,
     // and many markers of one object.
@@ -176,8 +172,7 @@ async fn markers_that_lead_nowhere_are_dropped() {
 
 #[tokio::test]
 async fn a_slow_object_holds_up_only_itself() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |offer| {
@@ -207,8 +202,7 @@ async fn a_slow_object_holds_up_only_itself() {
 
 #[tokio::test]
 async fn a_busy_object_yields_and_its_markers_buy_it_no_turns() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     console
         .emit_all("busy", (0..40).map(|n| n.to_string()))
         .await;
@@ -245,8 +239,7 @@ async fn a_busy_object_yields_and_its_markers_buy_it_no_turns() {
 
 #[tokio::test]
 async fn a_batch_is_bounded_by_events_and_by_bytes() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let large = format!("{:?}", "x".repeat(1000));
     console
         .emit_all("many", (0..25).map(|n| n.to_string()))
@@ -273,8 +266,7 @@ async fn a_batch_is_bounded_by_events_and_by_bytes() {
 
 #[tokio::test]
 async fn a_reply_is_bounded_and_the_rest_follows() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let large = format!("{:?}", "x".repeat(1000));
     for n in 0..30 {
         console
@@ -295,8 +287,7 @@ async fn a_reply_is_bounded_and_the_rest_follows() {
 
 #[tokio::test]
 async fn every_slot_gets_an_object_of_its_own() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |_| Act::Wait(held_up.clone()));

@@ -29,8 +29,7 @@ async fn calls(console: &Console) -> u64 {
 
 #[tokio::test]
 async fn many_slots_commit_in_one_call() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |_| Act::Wait(held_up.clone()));
@@ -54,8 +53,7 @@ async fn many_slots_commit_in_one_call() {
 
 #[tokio::test]
 async fn a_commit_moves_the_last_id_and_releases_the_object_in_one_step() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (first, second) = (Gate::closed(), Gate::closed());
     let gates = [first.clone(), second.clone()];
     let sink = Recorder::with(move |offer| {
@@ -104,8 +102,7 @@ async fn a_commit_moves_the_last_id_and_releases_the_object_in_one_step() {
 async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
     const OBJECTS: usize = 8;
     const ROUNDS: usize = 400;
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::new();
     let workers = ["a", "b"].map(|name| {
         start(&redis, name, &sink, |config| {
@@ -160,8 +157,7 @@ async fn an_event_pushed_during_the_last_empty_take_is_not_lost() {
 /// nothing.
 #[tokio::test]
 async fn lost_requests_and_replies_change_nothing() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let sink = Recorder::with(|offer| match (offer.id % 7, offer.before) {
         (3, 0) => Act::Stop(Stop::transient("down")),
         (5, 0) if offer.id % 35 == 5 => Act::Stop(Stop::rejected("never")),
@@ -235,8 +231,7 @@ async fn lost_requests_and_replies_change_nothing() {
 /// hold it again.
 #[tokio::test]
 async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
     let first = Recorder::with(|_| Act::Stop(Stop::transient("down")));

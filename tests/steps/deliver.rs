@@ -15,8 +15,7 @@ use crate::support::until;
 
 #[tokio::test]
 async fn a_transient_failure_comes_again_with_the_same_id_and_prev() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.before) {
         ("2", 0..3) => Act::Stop(Stop::transient("connection refused")),
         _ => Act::Send,
@@ -53,8 +52,7 @@ async fn a_transient_failure_comes_again_with_the_same_id_and_prev() {
 
 #[tokio::test]
 async fn while_an_object_waits_its_slot_serves_others() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let failing = Arc::new(AtomicBool::new(true));
     let fails = Arc::clone(&failing);
     let sink = Recorder::with(move |offer| match offer.object.as_str() {
@@ -98,8 +96,7 @@ async fn while_an_object_waits_its_slot_serves_others() {
 
 #[tokio::test]
 async fn the_wait_doubles_and_a_sink_may_name_its_own() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|offer| match offer.object.as_str() {
         "named" => {
             let retry_after = Some(Duration::from_secs(5000));
@@ -148,8 +145,7 @@ async fn the_wait_doubles_and_a_sink_may_name_its_own() {
 
 #[tokio::test]
 async fn a_part_of_a_batch_is_delivered_and_the_rest_comes_again() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.before) {
         ("3", 0) => Act::Stop(Stop::transient("down")),
         _ => Act::Send,
@@ -189,8 +185,7 @@ fn dead_letter(fields: [(&str, &str); 6]) -> Vec<(String, Vec<u8>)> {
 
 #[tokio::test]
 async fn a_rejected_event_is_a_dead_letter_and_the_chain_goes_on() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|offer| match offer.text().as_str() {
         text if text.contains("bad") => {
             Act::Stop(Stop::rejected(format!("no such thing as {text}")))
@@ -246,8 +241,7 @@ async fn a_rejected_event_is_a_dead_letter_and_the_chain_goes_on() {
 
 #[tokio::test]
 async fn a_dead_letter_tells_how_often_the_event_had_failed() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|offer| match offer.before {
         0 | 1 => Act::Stop(Stop::transient("down")),
         _ => Act::Stop(Stop::rejected("now I know")),
@@ -277,8 +271,7 @@ async fn a_dead_letter_tells_how_often_the_event_had_failed() {
 
 #[tokio::test]
 async fn what_is_not_json_is_a_dead_letter_verbatim() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::new();
     let events: [&[u8]; 7] = [
         b"1",
@@ -315,8 +308,7 @@ async fn what_is_not_json_is_a_dead_letter_verbatim() {
 
 #[tokio::test]
 async fn an_unavailable_sink_stops_the_claims_and_costs_no_attempt() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let up = Arc::new(AtomicBool::new(false));
     let answers = Arc::clone(&up);
     let sink = Recorder::with(move |_| match answers.load(Ordering::SeqCst) {
@@ -365,8 +357,7 @@ async fn an_unavailable_sink_stops_the_claims_and_costs_no_attempt() {
 
 #[tokio::test]
 async fn a_sink_that_becomes_unavailable_inside_a_batch_keeps_what_it_delivered() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let up = Arc::new(AtomicBool::new(false));
     let answers = Arc::clone(&up);
     let sink = Recorder::with(move |offer| match offer.text().as_str() {
@@ -395,8 +386,7 @@ async fn a_sink_that_becomes_unavailable_inside_a_batch_keeps_what_it_delivered(
 
 #[tokio::test]
 async fn a_panic_of_the_sink_is_a_transient_failure() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|offer| match (offer.object.as_str(), offer.before) {
         ("bad", 0) if offer.text() == "1" => Act::Panic,
         _ => Act::Send,
@@ -420,8 +410,7 @@ async fn a_panic_of_the_sink_is_a_transient_failure() {
 
 #[tokio::test]
 async fn the_sink_is_told_worker_and_token_and_when_it_sends_in_vain() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |_| Act::Wait(held_up.clone()));
@@ -443,8 +432,7 @@ async fn the_sink_is_told_worker_and_token_and_when_it_sends_in_vain() {
 /// fill Redis.
 #[tokio::test]
 async fn a_long_error_is_shortened() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|_| Act::Stop(Stop::rejected("x".repeat(100_000))));
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;

@@ -19,8 +19,7 @@ const SHORT_RUN: usize = 8;
 
 #[tokio::test]
 async fn a_short_lone_delivery_has_no_task_of_its_own() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (sends, mut delivered) = mpsc::unbounded_channel();
     let (sends, panicked) = (Arc::new(sends), Arc::new(AtomicBool::new(false)));
     let handler = sink::each(move |event| {

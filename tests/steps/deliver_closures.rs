@@ -13,8 +13,7 @@ use crate::support::{Redis, until};
 
 #[tokio::test]
 async fn a_closure_per_event_stops_at_its_first_error() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     console.emit_all("work:1", ["1", "2", "\"bad\"", "3"]).await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let tries = Arc::new(AtomicUsize::new(0));
@@ -54,8 +53,7 @@ async fn a_closure_per_event_stops_at_its_first_error() {
 
 #[tokio::test]
 async fn a_closure_per_batch_answers_for_all_of_it() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     console
         .emit_all("work:1", (0..10).map(|n| n.to_string()))
         .await;

@@ -357,8 +357,7 @@ async fn a_key_costs_what_its_comment_says() {
 
 #[tokio::test]
 async fn the_rights_of_the_protocol_are_enough() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let protocol =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md"))
             .expect("the protocol");

@@ -111,8 +111,7 @@ async fn the_errors_of_the_last_20_attempts_are_kept() {
 /// all others. Each release allows one more attempt.
 #[tokio::test]
 async fn attempts_used_up_are_kept_too() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.before) {
         ("1", 0..3) => Act::Stop(Stop::transient(format!(
             "attempts: no: {}",
@@ -240,8 +239,7 @@ async fn what_has_not_failed_costs_nothing() {
 /// An event keeps its errors when another process gets it, after a death, a stop, or a release.
 #[tokio::test]
 async fn they_survive_deaths_stops_and_releases() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let failing_now = Arc::new(AtomicBool::new(true));
     let (gate, fails) = (Gate::closed(), Arc::clone(&failing_now));
     let held_up = gate.clone();

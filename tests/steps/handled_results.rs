@@ -168,8 +168,7 @@ fn logging(config: &mut WorkerConfig) {
 /// `Handlers` writes it to the log. A failed handler has no result.
 #[tokio::test]
 async fn a_result_outlives_a_retry_and_the_process() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let handlers = Handlers::builder()
         .timeout(Duration::from_millis(50))
         .register_all("mail", |_: Value, cx: HandlerContext| async move {
@@ -240,8 +239,7 @@ async fn a_result_outlives_a_retry_and_the_process() {
 /// Each event of a batch has its own log row, with the results of its handlers.
 #[tokio::test]
 async fn each_event_of_a_batch_has_its_own_results() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let handlers = Handlers::builder()
         .register_all("twice \"é\"", |n: u64, cx: HandlerContext| async move {
             if n != 2 {
@@ -312,8 +310,7 @@ fn seriatim(redis: &Redis, arguments: &[&str]) -> String {
 /// stays unchanged.
 #[tokio::test]
 async fn a_result_that_is_too_large_is_refused() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let handlers = Handlers::builder()
         .register_all("large", |_: Value, cx: HandlerContext| async move {
             let text = "x".repeat(RESULT_BYTES_MAX - 2);

@@ -16,8 +16,7 @@ use crate::support::{Redis, until};
 
 #[tokio::test]
 async fn a_name_in_use_is_refused_soon_and_clearly() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::new();
     let owner = start(&redis, "w", &sink, |config| {
         config.lease = Duration::from_millis(900)
@@ -53,8 +52,7 @@ async fn a_name_in_use_is_refused_soon_and_clearly() {
 /// ends, because a dead process does not renew it.
 #[tokio::test]
 async fn a_lease_that_nobody_renews_is_awaited() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let began = Instant::now();
     let _: () = console
         .run(&[
@@ -80,8 +78,7 @@ async fn a_lease_that_nobody_renews_is_awaited() {
 /// lease at once.
 #[tokio::test]
 async fn a_lease_of_a_process_that_is_gone_is_not_awaited() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let mut child = std::process::Command::new("true")
         .spawn()
         .expect("it starts");
@@ -108,8 +105,7 @@ async fn a_lease_of_a_process_that_is_gone_is_not_awaited() {
 
 #[tokio::test]
 async fn a_process_may_be_told_to_stop_while_it_waits_for_its_name() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let _: () = console
         .run(&[
             "SET",
@@ -135,8 +131,7 @@ async fn a_process_may_be_told_to_stop_while_it_waits_for_its_name() {
 /// A process keeps its lease while its sink is slow.
 #[tokio::test]
 async fn the_lease_is_renewed_while_the_sink_is_busy() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |_| Act::Wait(held_up.clone()));
@@ -164,8 +159,7 @@ async fn the_lease_is_renewed_while_the_sink_is_busy() {
 
 #[tokio::test]
 async fn a_lapsed_process_drops_what_it_has_and_goes_on() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |offer| {
@@ -206,8 +200,7 @@ async fn a_lapsed_process_drops_what_it_has_and_goes_on() {
 /// A process lapses, and its objects were adopted while it was away. It continues without them.
 #[tokio::test]
 async fn a_lapsed_process_goes_on_without_what_others_took() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let sink = Recorder::with(|_| Act::SendThenWait(Gate::closed()));
     let proxy = Proxy::before(&redis);
     let worker = start_at(proxy.url(), &redis, "w", &sink, |_| {});
@@ -238,8 +231,7 @@ async fn a_lapsed_process_goes_on_without_what_others_took() {
 
 #[tokio::test]
 async fn a_process_that_was_taken_over_stops_and_commits_nothing() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let sink = Recorder::with(|_| Act::SendThenWait(Gate::closed()));
     let first = start(&redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
@@ -283,8 +275,7 @@ async fn a_process_that_was_taken_over_stops_and_commits_nothing() {
 /// two more events of the object.
 #[tokio::test]
 async fn a_late_result_of_a_fenced_process_changes_nothing() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |_| Act::SendThenWait(held_up.clone()));
@@ -314,8 +305,7 @@ async fn a_late_result_of_a_fenced_process_changes_nothing() {
 /// with exit code 4, although no other process had its name.
 #[tokio::test]
 async fn a_process_whose_lease_and_registration_are_gone_attaches_again() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |offer| {
@@ -357,8 +347,7 @@ async fn a_process_whose_lease_and_registration_are_gone_attaches_again() {
 /// process, so no crash is counted.
 #[tokio::test]
 async fn a_repeated_attach_counts_no_crash() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let proxy = Proxy::before(&redis);
     let sink = Recorder::with(|offer| {
         if offer.before == 0 {
@@ -390,8 +379,7 @@ async fn a_repeated_attach_counts_no_crash() {
 /// second call changes nothing.
 #[tokio::test]
 async fn a_repeated_detach_is_done() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let proxy = Proxy::before(&redis);
     let sink = Recorder::with(|_| Act::Wait(Gate::closed()));
     let worker = start_at(proxy.url(), &redis, "w", &sink, |config| {
@@ -435,8 +423,7 @@ impl Sink for Keeps {
 
 #[tokio::test]
 async fn a_sink_is_told_when_the_lease_is_lost() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Keeps::default();
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;
@@ -469,8 +456,7 @@ impl Sink for Blocks {
 
 #[tokio::test]
 async fn a_sink_that_blocks_its_process_for_longer_than_the_lease_loses_nothing() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::new();
     console.emit_all("work:1", ["1", "2", "3"]).await;
     console.emit("work:2", "1").await;

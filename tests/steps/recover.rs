@@ -45,8 +45,7 @@ async fn succeed(
 }
 
 async fn crash_before_send(same_name: bool) {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let before = Recorder::with(|offer| match offer.text().as_str() {
         "1" => Act::Send,
         _ => Act::Wait(Gate::closed()),
@@ -76,8 +75,7 @@ async fn crash_before_send_then_takeover() {
 }
 
 async fn crash_after_send(same_name: bool) {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let before = Recorder::with(|offer| match offer.text().as_str() {
         "3" => Act::SendThenWait(Gate::closed()),
         _ => Act::Send,
@@ -114,8 +112,7 @@ async fn crash_after_send_then_takeover() {
 
 /// The commit took effect, but its reply was lost. The reply had the slot's next batch.
 async fn crash_after_commit(same_name: bool) {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let proxy = Proxy::before(&redis);
     let before = Recorder::new();
     let worker = start_at(proxy.url(), &redis, "w", &before, |config| config.batch = 2);
@@ -150,8 +147,7 @@ async fn crash_after_commit_then_takeover() {
 
 /// The commit did not reach Redis. The event was delivered, but the object was not released.
 async fn crash_before_release(same_name: bool) {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let proxy = Proxy::before(&redis);
     let before = Recorder::new();
     let worker = start_at(proxy.url(), &redis, "w", &before, |_| {});
@@ -185,8 +181,7 @@ async fn crash_before_release_then_takeover() {
 /// The last commit released the object, but the process died before it got the reply.
 #[tokio::test]
 async fn crash_after_release_leaves_nothing_behind() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let proxy = Proxy::before(&redis);
     let before = Recorder::new();
     let worker = start_at(proxy.url(), &redis, "w", &before, |_| {});
@@ -209,8 +204,7 @@ async fn crash_after_release_leaves_nothing_behind() {
 #[tokio::test]
 async fn deaths_at_any_point_lose_and_reorder_nothing() {
     const EVENTS: usize = 600;
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::new();
     for n in 0..EVENTS {
         console
@@ -254,8 +248,7 @@ async fn deaths_at_any_point_lose_and_reorder_nothing() {
 
 #[tokio::test]
 async fn a_restart_with_fewer_slots_holds_what_the_others_had() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let before = Recorder::with(|_| Act::Wait(Gate::closed()));
     let worker = start(&redis, "w", &before, |config| config.concurrency = 6);
     for n in 0..6 {
@@ -309,8 +302,7 @@ async fn a_restart_with_fewer_slots_holds_what_the_others_had() {
 
 #[tokio::test]
 async fn a_process_that_never_returns_is_taken_over_when_its_lease_ends() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let before = Recorder::with(|_| Act::Wait(Gate::closed()));
     let worker = start(&redis, "w", &before, |config| {
         config.lease = Duration::from_millis(1500)
@@ -344,8 +336,7 @@ async fn a_process_that_never_returns_is_taken_over_when_its_lease_ends() {
 
 #[tokio::test]
 async fn an_event_that_kills_its_worker_is_held_for_an_operator() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     console.emit_all("work:1", ["1", "2", "3"]).await;
     let deadly = || {
         Recorder::with(|offer| {
@@ -419,8 +410,7 @@ async fn an_event_that_kills_its_worker_is_held_for_an_operator() {
 /// for an operator.
 #[tokio::test]
 async fn an_event_that_kills_one_worker_after_the_other_is_held_for_an_operator() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     console.emit("work:1", "1").await;
     for name in ["a", "b", "c", "d", "e"] {
         let sink = Recorder::with(|_| Act::Wait(Gate::closed()));
@@ -451,8 +441,7 @@ async fn an_event_that_kills_one_worker_after_the_other_is_held_for_an_operator(
 /// be the killer.
 #[tokio::test]
 async fn a_suspect_batch_is_delivered_one_event_at_a_time() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     console
         .emit_all("work:1", (0..5).map(|n| n.to_string()))
         .await;

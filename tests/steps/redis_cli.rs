@@ -39,8 +39,7 @@ fn redis_cli(redis: &Redis, lines: &str) -> String {
 /// other keys.
 #[tokio::test]
 async fn the_schedules_of_the_protocol_work_with_redis_cli_and_its_rights() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let p = console.keys.prefix();
     let protocol =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md"))
@@ -101,8 +100,7 @@ EXEC
 
 #[tokio::test]
 async fn a_multi_typed_into_redis_cli_is_an_emit() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     let p = console.keys.prefix();

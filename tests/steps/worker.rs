@@ -14,8 +14,7 @@ use crate::support::running::{config, start};
 
 #[tokio::test]
 async fn events_come_out_in_order_with_ids_and_prevs() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let mut pushed: HashMap<String, Vec<String>> = HashMap::new();
     for n in 0..300 {
         let object = format!("work:{}", n * n % 7);
@@ -54,8 +53,7 @@ async fn events_come_out_in_order_with_ids_and_prevs() {
 
 #[tokio::test]
 async fn many_processes_share_the_objects() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::new();
     let workers = ["a", "b", "c"].map(|name| start(&redis, name, &sink, |config| config.batch = 3));
     for n in 0..200 {
@@ -83,8 +81,7 @@ async fn many_processes_share_the_objects() {
 
 #[tokio::test]
 async fn a_graceful_stop_finishes_what_is_in_hand_and_takes_nothing_more() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |_| Act::Wait(held_up.clone()));
@@ -118,8 +115,7 @@ async fn a_graceful_stop_finishes_what_is_in_hand_and_takes_nothing_more() {
 
 #[tokio::test]
 async fn what_the_grace_does_not_suffice_for_is_held_and_not_counted() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|_| Act::Wait(Gate::closed()));
     let worker = start(&redis, "w", &sink, |config| {
         config.grace = Duration::from_millis(30)
@@ -155,8 +151,7 @@ async fn what_the_grace_does_not_suffice_for_is_held_and_not_counted() {
 
 #[tokio::test]
 async fn a_stop_at_once_holds_everything_in_hand() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|_| Act::SendThenWait(Gate::closed()));
     let worker = start(&redis, "w", &sink, |_| {});
     for object in ["work:1", "work:2"] {
@@ -192,8 +187,7 @@ async fn a_stop_at_once_holds_everything_in_hand() {
 
 #[tokio::test]
 async fn a_failing_sink_does_not_keep_a_process_from_stopping() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::with(|_| Act::Stop(Stop::unavailable("down")));
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("work:1", "1").await;

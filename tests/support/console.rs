@@ -26,6 +26,12 @@ impl Redis {
             keys: self.keys().clone(),
         }
     }
+
+    /// Opens a console. Returns this Redis, too.
+    pub async fn with_console(self) -> (Self, Console) {
+        let console = self.console().await;
+        (self, console)
+    }
 }
 
 impl Console {

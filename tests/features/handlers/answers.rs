@@ -109,8 +109,7 @@ async fn finished(console: &Console, object: &str) -> Vec<String> {
 /// registered for a type.
 #[tokio::test]
 async fn a_catch_all_runs_for_every_event_beside_the_handlers_for_its_type() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .register_all("all", journal.notes("all"))
@@ -147,8 +146,7 @@ async fn a_catch_all_runs_for_every_event_beside_the_handlers_for_its_type() {
 /// set.
 #[tokio::test]
 async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let endless = Endless {
         journal: journal.clone(),
@@ -204,8 +202,7 @@ async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() 
 #[tokio::test]
 async fn a_handler_is_cut_off_where_the_lease_is_lost_or_the_worker_stops_at_once() {
     for how in ["lapse", "takeover", "stop"] {
-        let redis = Redis::start();
-        let console = redis.console().await;
+        let (redis, console) = Redis::start().with_console().await;
         let journal = Journal::default();
         let set = || {
             let endless = Endless {
@@ -259,8 +256,7 @@ async fn what_becomes_of_an_event_is_logged_with_the_errors_of_its_handlers() {
     enum Payment {
         Declined,
     }
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let also = journal.clone();
     let pay = move |_: Value, cx: HandlerContext| {
@@ -330,8 +326,7 @@ async fn what_becomes_of_an_event_is_logged_with_the_errors_of_its_handlers() {
 /// subtasks stay finished, even for a retry.
 #[tokio::test]
 async fn one_subtask_above_the_limit_is_refused() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let all_named = Arc::new(Notify::new());
     let name = |n: usize| format!("{n:0SUBTASK_BYTES_MAX$}");

@@ -18,8 +18,7 @@ use crate::support::{Redis, until};
 /// is finalized, the record of finished handlers is deleted.
 #[tokio::test]
 async fn two_handlers_succeed_and_one_is_transient_only_that_one_runs_again() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let third = journal.answers("third", |cx| match cx.attempt() {
         1..4 => Err(Failure::transient("busy")),
@@ -61,8 +60,7 @@ async fn two_handlers_succeed_and_one_is_transient_only_that_one_runs_again() {
 /// Another worker runs the other handler again, and after it the two later events.
 #[tokio::test]
 async fn an_event_whose_worker_dies_runs_again_ahead_of_its_objects_later_events() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let set = |stuck: bool| {
         let also = journal.clone();
@@ -105,8 +103,7 @@ async fn an_event_whose_worker_dies_runs_again_ahead_of_its_objects_later_events
 /// event. So the first event is finished and does not run again.
 #[tokio::test]
 async fn the_events_before_the_one_under_way_do_not_run_again() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let set = |stuck: u64| {
         let also = journal.clone();
@@ -161,8 +158,7 @@ async fn the_events_before_the_one_under_way_do_not_run_again() {
 /// the handler gets their stored values. Its failed subtasks run again.
 #[tokio::test]
 async fn a_subtask_succeeds_once() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let set = || {
         let journal = journal.clone();
@@ -223,8 +219,7 @@ async fn a_subtask_succeeds_once() {
 /// handler finds it done.
 #[tokio::test]
 async fn a_subtask_is_one_for_all_handlers_of_an_event() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handler = || {
         let journal = journal.clone();
@@ -264,8 +259,7 @@ async fn a_subtask_is_one_for_all_handlers_of_an_event() {
 /// same tag, so finished handlers stay finished.
 #[tokio::test]
 async fn what_is_finished_stays_finished_after_a_lapse() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let gate = Gate::closed();
     let (also, opens) = (journal.clone(), gate.clone());
@@ -302,8 +296,7 @@ async fn what_is_finished_stays_finished_after_a_lapse() {
 /// connection.
 #[tokio::test]
 async fn what_is_finished_is_kept_over_a_new_connection() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let gate = Gate::closed();
     let opens = gate.clone();
@@ -356,8 +349,7 @@ async fn what_is_finished_is_kept_over_a_new_connection() {
 /// key.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_is_named() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let handlers = Handlers::builder()
         .register_all(
             "order",
@@ -395,8 +387,7 @@ async fn a_key_of_a_wrong_type_is_named() {
 /// the record of finished handlers is deleted.
 #[tokio::test]
 async fn another_sink_leaves_nothing_behind() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .register_all("good", journal.notes("good"))
@@ -424,8 +415,7 @@ async fn another_sink_leaves_nothing_behind() {
 /// finished events.
 #[tokio::test]
 async fn a_long_batch_is_committed_in_parts() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let gate = Gate::closed();
     let opens = gate.clone();
     let handler = move |_: serde_json::Value, cx: HandlerContext| {

@@ -105,8 +105,7 @@ async fn handled(console: &Console, object: &str) -> Vec<String> {
 /// handler runs again.
 #[tokio::test]
 async fn an_unrecoverable_beside_a_transient_the_transient_never_runs_again() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .register_all(
@@ -140,8 +139,7 @@ async fn an_unrecoverable_beside_a_transient_the_transient_never_runs_again() {
 /// Ten processes run, but only the process that claims the object runs the handler.
 #[tokio::test]
 async fn ten_worker_processes_one_event_one_run() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .register_all("one", journal.notes("one"))
@@ -165,8 +163,7 @@ async fn ten_worker_processes_one_event_one_run() {
 /// of a handler also cancels the tasks that the handler has started.
 #[tokio::test]
 async fn a_panic_and_a_timeout_are_transient() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let also = journal.clone();
     let slow = move |_: serde_json::Value, cx: HandlerContext| {
@@ -220,8 +217,7 @@ async fn a_panic_and_a_timeout_are_transient() {
 /// If a handler cannot deserialize an event, the handler fails as unrecoverable.
 #[tokio::test]
 async fn an_event_that_does_not_deserialize_is_unrecoverable() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let also = journal.clone();
     let mail = move |event: Moved, _: HandlerContext| {
@@ -263,8 +259,7 @@ async fn an_event_that_does_not_deserialize_is_unrecoverable() {
 /// such an event.
 #[tokio::test]
 async fn an_event_without_a_handler_goes_as_the_policy_says() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let set = |unhandled: Unhandled| {
         Handlers::builder()
@@ -331,8 +326,7 @@ async fn an_event_without_a_handler_goes_as_the_policy_says() {
 /// are used up, the retry policy ends the event.
 #[tokio::test]
 async fn the_longest_wait_asked_for_counts_and_attempts_end() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let waits = |s: u64| {
         move |_: &HandlerContext| Err(Failure::retry_after("busy", Duration::from_secs(s)))
@@ -405,8 +399,7 @@ async fn a_handler_is_told_what_it_handles() {
         }
     }
 
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .timeout(Duration::from_millis(1))

@@ -11,8 +11,7 @@ use crate::support::running::start;
 /// subtask does not run again. A handler that can read the value finishes the event.
 #[tokio::test]
 async fn a_value_that_cannot_be_read_is_a_clear_error() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let (also, last) = (journal.clone(), journal.clone());
     let old = move |_: Value, cx: HandlerContext| {
@@ -80,8 +79,7 @@ async fn a_value_that_cannot_be_read_is_a_clear_error() {
 /// goes on; for any other type the handler fails with a clear error.
 #[tokio::test]
 async fn a_subtask_that_an_earlier_version_has_finished_has_no_value() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let handler = |_: Value, cx: HandlerContext| async move {
         if cx.attempt() == 1 {
             cx.once("plain", || async { Ok::<_, Failure>(()) }).await?;
@@ -126,8 +124,7 @@ async fn a_subtask_that_an_earlier_version_has_finished_has_no_value() {
 /// one value is 64 KiB, and the values of an event share the room of its emits.
 #[tokio::test]
 async fn a_value_that_is_too_large_is_refused() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let handler = |event: Value, cx: HandlerContext| async move {
         let bytes = usize::try_from(event["bytes"].as_u64().unwrap_or(0)).unwrap_or(0);
         for n in 0..event["values"].as_u64().unwrap_or(0) {

@@ -66,8 +66,7 @@ async fn taken(redis: &Redis) -> HashMap<u64, (u64, String)> {
 /// the other objects. After the rule is lifted, every event is delivered, once and in order.
 #[tokio::test]
 async fn a_rule_takes_effect_within_a_second_on_all_processes() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let files: Vec<PathBuf> = ["a", "b", "c"]
         .iter()

@@ -236,8 +236,7 @@ async fn a_pause_counts_nothing() {
             Act::Send
         }
     });
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let conn = redis.connect().await;
     let worker = start(&redis, "w", &sink, |config| {
         config.retry = "fixed:1ms,attempts=1,then=dead-letter"

@@ -246,8 +246,7 @@ async fn bad_schedules_are_refused_and_those_before_are_sent() {
 
 #[tokio::test]
 async fn a_key_of_a_wrong_type_is_named() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let emitter = emitter(&redis).await;
     console
         .run::<()>(&["SET", &redis.keys().events_scheduled_of("user:1"), "x"])

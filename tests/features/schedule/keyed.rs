@@ -568,8 +568,7 @@ async fn an_event_is_known_by_its_key_after_its_worker_died() {
 
 #[tokio::test]
 async fn an_event_that_begins_with_a_nul_is_an_event() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let odd = ["\0", "\0queued", "\0queued x k", "2", "\0x", "\0queued 1"];
     console.emit_all(OBJECT, odd).await;
     let sink = Recorder::new();

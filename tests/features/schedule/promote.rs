@@ -395,8 +395,7 @@ async fn a_schedule_fires_although_the_worker_that_knew_of_it_is_dead() {
 
 #[tokio::test]
 async fn an_event_that_comes_due_while_its_object_is_paused_waits_in_order() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     let emitter = emitter(&redis).await;

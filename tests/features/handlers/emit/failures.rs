@@ -18,8 +18,7 @@ use crate::support::{Redis, until};
 #[tokio::test]
 async fn what_is_emitted_survives_a_crash_and_a_lapse() {
     for crashes in [true, false] {
-        let redis = Redis::start();
-        let console = redis.console().await;
+        let (redis, console) = Redis::start().with_console().await;
         let journal = Journal::default();
         let gate = Gate::closed();
         let (also, opens) = (journal.clone(), gate.clone());
@@ -88,8 +87,7 @@ async fn what_is_emitted_survives_a_crash_and_a_lapse() {
 /// finished. The event waits for an operator. Its handler does not run again, and no emit is lost.
 #[tokio::test]
 async fn a_target_that_is_no_list_holds_the_event_and_nothing_is_lost() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .register_type(
@@ -138,8 +136,7 @@ async fn a_target_that_is_no_list_holds_the_event_and_nothing_is_lost() {
 /// When memory is free again, all events are delivered.
 #[tokio::test]
 async fn at_maxmemory_a_handler_that_emits_fails_for_a_time() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .register_type("moved", "emits", journal.does("emits", emits(&["work:3"])))
@@ -184,8 +181,7 @@ async fn at_maxmemory_a_handler_that_emits_fails_for_a_time() {
 #[tokio::test]
 async fn workers_that_die_push_each_event_once() {
     const EVENTS: usize = 40;
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let relays = |_: Value, cx: HandlerContext| async move {
         tokio::task::yield_now().await;

@@ -105,8 +105,7 @@ async fn is_queued(console: &Console, object: &str) -> bool {
 /// finalized, each emit is pushed once.
 #[tokio::test]
 async fn what_is_emitted_is_pushed_with_the_end_of_the_event_and_not_before() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let fails = |cx: &HandlerContext| {
         if cx.attempt() < 3 {
@@ -160,8 +159,7 @@ async fn what_is_emitted_is_pushed_with_the_end_of_the_event_and_not_before() {
 /// The emits of a handler that fails are discarded, for every kind of failure.
 #[tokio::test]
 async fn a_handler_that_fails_has_emitted_nothing() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let after = |ends: fn() -> HandlerResult| {
         move |cx: &HandlerContext| {
@@ -222,8 +220,7 @@ async fn a_handler_that_fails_has_emitted_nothing() {
 /// handlers are pushed all the same.
 #[tokio::test]
 async fn what_is_emitted_follows_on_a_dead_letter_too() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .register_type(
@@ -267,8 +264,7 @@ async fn what_is_emitted_follows_on_a_dead_letter_too() {
 /// An operator skips an event. The emits of its successful handlers are pushed all the same.
 #[tokio::test]
 async fn what_is_emitted_follows_on_a_skip_too() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .register_type(
@@ -310,8 +306,7 @@ async fn what_is_emitted_follows_on_a_skip_too() {
 /// event of a batch is committed separately.
 #[tokio::test]
 async fn what_is_emitted_for_the_object_itself_follows_in_order() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .register_type(
@@ -342,8 +337,7 @@ async fn what_is_emitted_for_the_object_itself_follows_in_order() {
 /// handlers are registered, whichever handler ends first.
 #[tokio::test]
 async fn handlers_emit_in_the_order_in_which_they_are_registered() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let gate = Gate::closed();
     let opens = gate.clone();
@@ -384,8 +378,7 @@ async fn handlers_emit_in_the_order_in_which_they_are_registered() {
 /// handlers are pushed all the same.
 #[tokio::test]
 async fn another_sink_pushes_what_was_emitted() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .register_all("emits", journal.does("emits", emits(&["work:2"])))
@@ -418,8 +411,7 @@ async fn another_sink_pushes_what_was_emitted() {
 #[tokio::test]
 async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
     for reject in [false, true] {
-        let redis = Redis::start();
-        let console = redis.console().await;
+        let (redis, console) = Redis::start().with_console().await;
         let journal = Journal::default();
         let handlers = Handlers::builder()
             .register_all("emits", journal.does("emits", emits(&["work:2"])))
@@ -473,8 +465,7 @@ async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
 /// emit no more events.
 #[tokio::test]
 async fn what_cannot_be_emitted_is_refused() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let left: Arc<Mutex<Option<HandlerContext>>> = Arc::default();
     let keeps = Arc::clone(&left);
