@@ -4,6 +4,9 @@
 #[path = "../../examples/handlers.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod example;
+#[cfg(feature = "worker")]
+#[path = "../support/scene.rs"]
+mod scene;
 #[path = "../support/state.rs"]
 mod state;
 #[path = "../support/mod.rs"]
