@@ -7,8 +7,7 @@ use seriatim::control::shares::{
 };
 use seriatim::control::{By, Control, ControlError};
 
-use crate::state::State;
-use crate::support::console::Console;
+use crate::scene::Scene;
 use crate::support::{Redis, control};
 
 const BY: By<'static> = By {
@@ -36,56 +35,57 @@ async fn remove(control: &Control, text: &str) -> Result<ShareDone, ControlError
     control.remove_share(BY, &selector(text)).await
 }
 
-/// Returns the groups that wait, each with its score.
-async fn groups(console: &Console) -> Vec<(String, f64)> {
-    console
-        .run(&[
-            "ZRANGE",
-            &console.keys.event_groups(),
-            "0",
-            "-1",
-            "WITHSCORES",
-        ])
-        .await
+/// Sets a share.
+async fn put(control: &Control, text: &str, share: Share) -> ShareDone {
+    set(control, text, share).await.expect("set")
 }
 
-async fn scene() -> (Redis, Console, State, Control) {
-    let (redis, console) = Redis::start().with_console().await;
-    let state = State::new(redis.connect().await, redis.keys().clone());
-    let control = control(&state.conn, redis.keys());
-    (redis, console, state, control)
+async fn removed(control: &Control, text: &str) -> ShareDone {
+    remove(control, text).await.expect("removed")
+}
+
+async fn scene() -> (Scene, Control) {
+    let scene = Scene::bare(Redis::start()).await;
+    let control = control(&scene.conn().await, &scene.keys);
+    (scene, control)
 }
 
 /// The number that is added to the score of a group while the group waits for a limit.
 const PARKED: f64 = 4.0 * CLASS;
 
 /// Enters groups in `event.groups`.
-async fn wait(state: &mut State, groups: &[(&str, f64)]) {
-    let key = state.keys.event_groups();
-    for (group, score) in groups {
-        state.run("ZADD", &[&key, &score.to_string(), group]).await;
-    }
+async fn wait(scene: &Scene, groups: &[(&str, f64)]) {
+    let groups = groups
+        .iter()
+        .map(|(group, score)| format!(" {score} {group}"));
+    let groups: String = groups.collect();
+    scene.add(&format!("ZADD event.groups{groups}")).await;
+}
+
+/// Fails unless these groups wait, each with its score.
+async fn assert_groups(scene: &Scene, expected: &[(&str, f64)]) {
+    let mut expected = expected.to_vec();
+    expected.sort_by(|one, other| one.1.total_cmp(&other.1).then(one.0.cmp(other.0)));
+    let found = scene.scores("event.groups").await;
+    let found: Vec<_> = found
+        .iter()
+        .map(|(group, score)| (&**group, *score))
+        .collect();
+    assert_eq!(found, expected);
 }
 
 #[tokio::test]
 async fn a_share_is_set_replaced_listed_and_removed() {
-    let (_redis, console, _, control) = scene().await;
+    let (scene, control) = scene().await;
     assert_eq!(control.shares().await.expect("read"), []);
     let share = Share::new().weight(5).priority(Priority::High);
+    assert_eq!(put(&control, "b:*", share).await, ShareDone::New);
     assert_eq!(
-        set(&control, "b:*", share).await.expect("set"),
-        ShareDone::New
-    );
-    assert_eq!(
-        set(&control, "b:*", Share::new().weight(WEIGHT_MAX))
-            .await
-            .expect("set"),
+        put(&control, "b:*", Share::new().weight(WEIGHT_MAX)).await,
         ShareDone::Again
     );
     assert_eq!(
-        set(&control, "a:1:*", Share::new().priority(Priority::Low))
-            .await
-            .expect("set"),
+        put(&control, "a:1:*", Share::new().priority(Priority::Low)).await,
         ShareDone::New
     );
     let shares = control.shares().await.expect("read");
@@ -105,14 +105,8 @@ async fn a_share_is_set_replaced_listed_and_removed() {
             ("ada", "a test")
         );
     }
-    assert_eq!(
-        remove(&control, "a:1:*").await.expect("removed"),
-        ShareDone::Removed
-    );
-    assert_eq!(
-        remove(&control, "a:1:*").await.expect("no error"),
-        ShareDone::NotSet
-    );
+    assert_eq!(removed(&control, "a:1:*").await, ShareDone::Removed);
+    assert_eq!(removed(&control, "a:1:*").await, ShareDone::NotSet);
     assert_eq!(control.shares().await.expect("read"), shares[1..]);
     let actions = control.actions(None, 9).await.expect("a page").actions;
     let kept: Vec<_> = actions
@@ -135,12 +129,12 @@ async fn a_share_is_set_replaced_listed_and_removed() {
         kept,
         expected.map(|(action, object)| (action, object, "ada"))
     );
-    console.check().await;
+    scene.check().await;
 }
 
 #[tokio::test]
 async fn a_share_that_cannot_be_set_is_refused() {
-    let (redis, console, _, control) = scene().await;
+    let (scene, control) = scene().await;
     let share = Share::new().weight(5);
     let long = Selector::existing("a:b:c:d:e:f:g:h:i:*").expect("a selector of an older version");
     for (selector, why) in [
@@ -239,20 +233,9 @@ async fn a_share_that_cannot_be_set_is_refused() {
         set(&control, "acme:*", Share::new()).await,
         Err(ControlError::ShareEmpty)
     ));
+    scene.changed("").await;
     assert_eq!(
-        console
-            .run::<u64>(&[
-                "EXISTS",
-                &redis.keys().event_shares(),
-                &redis.keys().operator_actions()
-            ])
-            .await,
-        0
-    );
-    assert_eq!(
-        set(&control, "a:b:c:d:e:f:g:h:*", share)
-            .await
-            .expect("8 parts"),
+        put(&control, "a:b:c:d:e:f:g:h:*", share).await,
         ShareDone::New
     );
     for (rate, burst) in [
@@ -263,9 +246,7 @@ async fn a_share_that_cannot_be_set_is_refused() {
         (1000.0, 100),
         (1_000_000.0, 100_000),
     ] {
-        set(&control, "acme:*", Share::new().rate(rate).burst(burst))
-            .await
-            .expect("the smallest burst");
+        put(&control, "acme:*", Share::new().rate(rate).burst(burst)).await;
     }
     for (rate, burst) in [
         (0.001, 1),
@@ -276,9 +257,7 @@ async fn a_share_that_cannot_be_set_is_refused() {
         (50.0, 14),
         (1_000_000.0, 250_001),
     ] {
-        set(&control, "acme:*", Share::new().rate(rate))
-            .await
-            .expect("a rate");
+        put(&control, "acme:*", Share::new().rate(rate)).await;
         let listed = control.shares().await.expect("listed");
         let share = listed
             .iter()
@@ -287,19 +266,16 @@ async fn a_share_that_cannot_be_set_is_refused() {
         assert_eq!(share.burst, Some(burst), "{rate}");
     }
     let longest = format!("{}:*", "x".repeat(PREFIX_BYTES_MAX));
-    assert_eq!(
-        set(&control, &longest, share).await.expect("256 bytes"),
-        ShareDone::New
-    );
+    assert_eq!(put(&control, &longest, share).await, ShareDone::New);
 }
 
 /// Workers look for shares of prefixes with so many parts as the summary says.
 #[tokio::test]
 async fn the_summary_has_the_most_parts_of_a_prefix() {
-    let (redis, console, mut state, control) = scene().await;
-    let keys = redis.keys();
+    let (scene, control) = scene().await;
+    let keys = &scene.keys;
     let summary = async || {
-        let text = console
+        let text = scene
             .text(&keys.event_shares_summary())
             .await
             .expect("a summary");
@@ -310,16 +286,14 @@ async fn the_summary_has_the_most_parts_of_a_prefix() {
         );
         parts.to_owned()
     };
-    state.run("SET", &[&keys.event_groups_turns(), "7"]).await;
+    scene.add("SET event.groups.turns 7").await;
     for (text, parts) in [
         ("a:*", "1 1"),
         ("a:b:c:*", "1 3"),
         ("x:y:*", "1 3"),
         ("a:b:c:d:e:f:g:h:*", "1 8"),
     ] {
-        set(&control, text, Share::new().weight(2))
-            .await
-            .expect("set");
+        put(&control, text, Share::new().weight(2)).await;
         assert_eq!(summary().await, parts, "{text}");
     }
     for (text, parts) in [
@@ -327,27 +301,23 @@ async fn the_summary_has_the_most_parts_of_a_prefix() {
         ("a:*", "1 3"),
         ("a:b:c:*", "1 2"),
     ] {
-        remove(&control, text).await.expect("removed");
+        removed(&control, text).await;
         assert_eq!(summary().await, parts, "{text}");
-        assert_eq!(console.number(&keys.event_groups_turns()).await, 7);
+        assert_eq!(scene.number(&keys.event_groups_turns()).await, 7);
     }
-    console.check().await;
-    remove(&control, "x:y:*").await.expect("removed");
-    let left = [
-        "EXISTS",
-        &keys.event_shares(),
-        &keys.event_shares_summary(),
-        &keys.event_groups_turns(),
-    ];
-    assert_eq!(console.run::<u64>(&left).await, 0);
-    console.check().await;
+    scene.check().await;
+    removed(&control, "x:y:*").await;
+    for key in ["event.shares", "event.shares.summary", "event.groups.turns"] {
+        assert_eq!(scene.at(key).await, "nil");
+    }
+    scene.check().await;
 }
 
 /// A group whose priority changes begins one claim behind the first group of its new priority. The
 /// shared list of further groups never moves.
 #[tokio::test]
 async fn groups_that_wait_follow_a_change_of_their_priority() {
-    let (_redis, console, mut state, control) = scene().await;
+    let (scene, control) = scene().await;
     let waiting = [
         ("acme", 10.5),
         ("acme:1", 40.0),
@@ -356,29 +326,21 @@ async fn groups_that_wait_follow_a_change_of_their_priority() {
         ("other", 30.25),
         ("\0rest", 3.0),
     ];
-    wait(&mut state, &waiting).await;
-    let sorted = |mut expected: Vec<(&str, f64)>| {
-        expected.sort_by(|one, other| one.1.total_cmp(&other.1).then(one.0.cmp(other.0)));
-        expected
-            .into_iter()
-            .map(|(group, score)| (group.to_owned(), score))
-            .collect::<Vec<_>>()
-    };
+    wait(&scene, &waiting).await;
     // A weight moves no group.
-    set(&control, "acme:*", Share::new().weight(9))
-        .await
-        .expect("set");
-    assert_eq!(groups(&console).await, sorted(waiting.to_vec()));
+    put(&control, "acme:*", Share::new().weight(9)).await;
+    assert_groups(&scene, &waiting).await;
     // No group had this priority, so all begin at its first score.
     give(&control, "acme:*", Priority::High).await;
     let (rest, other) = (("\0rest", 3.0), ("other", 30.25));
     let high = [("acme", -CLASS), ("acme:1", -CLASS), ("acme:1:x", -CLASS)];
-    assert_eq!(
-        groups(&console).await,
-        sorted([&high[..], &[("acmeb", 20.0), rest, other]].concat())
-    );
+    assert_groups(
+        &scene,
+        &[&high[..], &[("acmeb", 20.0), rest, other]].concat(),
+    )
+    .await;
     // The longest prefix that sets a priority counts.
-    wait(&mut state, &[("acme", -CLASS + 8.0)]).await;
+    wait(&scene, &[("acme", -CLASS + 8.0)]).await;
     give(&control, "acme:1:*", Priority::Low).await;
     let now = [
         ("acme", -CLASS + 8.0),
@@ -388,10 +350,10 @@ async fn groups_that_wait_follow_a_change_of_their_priority() {
         rest,
         other,
     ];
-    assert_eq!(groups(&console).await, sorted(now.to_vec()));
+    assert_groups(&scene, &now).await;
     // In each priority there is a group already, so the others begin one claim behind it.
     wait(
-        &mut state,
+        &scene,
         &[("acme:1:x", CLASS + 4.125), ("acme:1", CLASS + 5.0)],
     )
     .await;
@@ -403,46 +365,44 @@ async fn groups_that_wait_follow_a_change_of_their_priority() {
         ("acme:1:x", CLASS + 4.125),
         rest,
     ];
-    assert_eq!(
-        groups(&console).await,
-        sorted(
-            [
-                &now[..],
-                &[("other", -CLASS + 9.0), ("acmeb", CLASS + 5.125)]
-            ]
-            .concat()
-        )
-    );
+    assert_groups(
+        &scene,
+        &[
+            &now[..],
+            &[("other", -CLASS + 9.0), ("acmeb", CLASS + 5.125)],
+        ]
+        .concat(),
+    )
+    .await;
     // Without its own share, a group has the priority of the shorter prefix.
-    remove(&control, "acme:1:*").await.expect("removed");
+    removed(&control, "acme:1:*").await;
     let now = [
         ("acme", -CLASS + 8.0),
         ("acme:1", -CLASS + 9.0),
         ("acme:1:x", -CLASS + 9.0),
         rest,
     ];
-    assert_eq!(
-        groups(&console).await,
-        sorted(
-            [
-                &now[..],
-                &[("other", -CLASS + 9.0), ("acmeb", CLASS + 5.125)]
-            ]
-            .concat()
-        )
-    );
+    assert_groups(
+        &scene,
+        &[
+            &now[..],
+            &[("other", -CLASS + 9.0), ("acmeb", CLASS + 5.125)],
+        ]
+        .concat(),
+    )
+    .await;
     // The shared list has the lowest pass of its priority.
     for text in ["acme:*", "other:*", "acmeb:*"] {
-        remove(&control, text).await.expect("removed");
+        removed(&control, text).await;
     }
     let now = ["acme", "acme:1", "acme:1:x", "acmeb", "other"].map(|group| (group, 4.0));
-    assert_eq!(groups(&console).await, sorted([&now[..], &[rest]].concat()));
+    assert_groups(&scene, &[&now[..], &[rest]].concat()).await;
 }
 
 /// Each priority begins with its first score. So a group with this score has the priority, and stays.
 #[tokio::test]
 async fn groups_with_the_first_score_of_a_priority_stay() {
-    let (_redis, console, mut state, control) = scene().await;
+    let (scene, control) = scene().await;
     for (text, priority) in [("high:*", Priority::High), ("low:*", Priority::Low)] {
         give(&control, text, priority).await;
     }
@@ -455,21 +415,16 @@ async fn groups_with_the_first_score_of_a_priority_stay() {
         ("low:1", CLASS),
         ("low:2", CLASS + 7.0),
     ];
-    wait(&mut state, &waiting).await;
-    set(&control, "x:*", Share::new().weight(2))
-        .await
-        .expect("set");
-    assert_eq!(
-        groups(&console).await,
-        waiting.map(|(group, score)| (group.to_owned(), score))
-    );
+    wait(&scene, &waiting).await;
+    put(&control, "x:*", Share::new().weight(2)).await;
+    assert_groups(&scene, &waiting).await;
 }
 
 /// Groups that wait for a limit have turns again, in their order, beside the groups that have turns. If
 /// all groups of a priority wait, their passes stay.
 #[tokio::test]
 async fn groups_that_wait_for_a_limit_have_turns_again_after_a_change() {
-    let (_redis, console, mut state, control) = scene().await;
+    let (scene, control) = scene().await;
     give(&control, "low:*", Priority::Low).await;
     let waiting = [
         ("a", PARKED + 2.0),
@@ -477,55 +432,38 @@ async fn groups_that_wait_for_a_limit_have_turns_again_after_a_change() {
         ("c", 10.5),
         ("low", PARKED + CLASS + 7.0),
     ];
-    wait(&mut state, &waiting).await;
-    state
-        .run("ZADD", &[&console.keys.event_groups_blocked(), "5", "a"])
-        .await;
-    set(&control, "x:*", Share::new().weight(2))
-        .await
-        .expect("set");
+    wait(&scene, &waiting).await;
+    scene.add("ZADD event.groups.blocked 5 a").await;
+    put(&control, "x:*", Share::new().weight(2)).await;
     let expected = [("a", 10.5), ("c", 10.5), ("b", 13.5), ("low", CLASS + 7.0)];
-    assert_eq!(
-        groups(&console).await,
-        expected.map(|(group, score)| (group.to_owned(), score))
-    );
-    assert_eq!(
-        console
-            .run::<u64>(&["EXISTS", &console.keys.event_groups_blocked()])
-            .await,
-        0
-    );
+    assert_groups(&scene, &expected).await;
+    assert_eq!(scene.at("event.groups.blocked").await, "nil");
 }
 
 /// The only group of a priority leaves it, while others come. They do not begin behind the group that
 /// leaves.
 #[tokio::test]
 async fn a_group_that_leaves_a_priority_is_not_the_first_there() {
-    let (_redis, console, mut state, control) = scene().await;
+    let (scene, control) = scene().await;
     give(&control, "new:*", Priority::High).await;
     // An older worker has entered both groups, and knows no shares.
     wait(
-        &mut state,
+        &scene,
         &[("new", 5.0), ("stray", -CLASS + 7.0), ("normal", 90.0)],
     )
     .await;
-    set(&control, "x:*", Share::new().weight(2))
-        .await
-        .expect("set");
+    put(&control, "x:*", Share::new().weight(2)).await;
     let expected = [("new", -CLASS), ("normal", 90.0), ("stray", 91.0)];
-    assert_eq!(
-        groups(&console).await,
-        expected.map(|(group, score)| (group.to_owned(), score))
-    );
+    assert_groups(&scene, &expected).await;
 }
 
 /// Each prefix of up to 8 parts counts, and the longest one that sets a priority decides. The shared
 /// list stays even at a score that it cannot have.
 #[tokio::test]
 async fn a_prefix_of_8_parts_decides() {
-    let (_redis, console, mut state, control) = scene().await;
+    let (scene, control) = scene().await;
     wait(
-        &mut state,
+        &scene,
         &[
             ("a:b:c:d:e:f:g:h", 5.0),
             ("a:b:c:d:e:f:g", 6.0),
@@ -542,15 +480,12 @@ async fn a_prefix_of_8_parts_decides() {
         ("\0rest", CLASS + 3.0),
         ("a:b:c:d:e:f:g", CLASS + 4.0),
     ];
-    assert_eq!(
-        groups(&console).await,
-        expected.map(|(group, score)| (group.to_owned(), score))
-    );
+    assert_groups(&scene, &expected).await;
 }
 
 #[tokio::test]
 async fn a_check_finds_nothing_in_shares_of_each_priority() {
-    let (_redis, console, _, control) = scene().await;
+    let (scene, control) = scene().await;
     for (text, priority) in [
         ("a:*", Priority::High),
         ("b:*", Priority::Normal),
@@ -558,106 +493,74 @@ async fn a_check_finds_nothing_in_shares_of_each_priority() {
     ] {
         give(&control, text, priority).await;
     }
-    console.check().await;
+    scene.check().await;
 }
 
 /// A worker that waits for markers must look at the groups again.
 #[tokio::test]
 async fn a_change_of_a_share_wakes_a_worker() {
-    let (redis, console, _, control) = scene().await;
-    let markers = redis.keys().objects_with_events();
-    assert_eq!(
-        remove(&control, "acme:*").await.expect("no error"),
-        ShareDone::NotSet
-    );
-    assert_eq!(console.list(&markers).await, [""; 0]);
+    let (scene, control) = scene().await;
+    let markers = scene.keys.objects_with_events();
+    assert_eq!(removed(&control, "acme:*").await, ShareDone::NotSet);
+    assert_eq!(scene.list(&markers).await, [""; 0]);
     give(&control, "acme:*", Priority::Low).await;
-    assert_eq!(console.list(&markers).await, [""]);
-    remove(&control, "acme:*").await.expect("removed");
-    assert_eq!(console.list(&markers).await, ["", ""]);
+    assert_eq!(scene.list(&markers).await, [""]);
+    removed(&control, "acme:*").await;
+    assert_eq!(scene.list(&markers).await, ["", ""]);
 }
 
 /// A key of a wrong type is named before the first write, and everything stays as it is.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_changes_no_share() {
-    let (redis, console, mut state, control) = scene().await;
-    let keys = redis.keys();
+    let (scene, control) = scene().await;
+    let keys = &scene.keys;
     give(&control, "acme:*", Priority::Low).await;
-    let before = (
-        control.shares().await.expect("read"),
-        console.text(&keys.event_shares_summary()).await,
-    );
     for key in [
-        keys.event_groups(),
-        keys.event_shares_summary(),
-        keys.event_groups_turns(),
-        keys.operator_actions(),
+        "event.groups",
+        "event.shares.summary",
+        "event.groups.turns",
+        "operator.actions",
+        "event.shares",
     ] {
-        let aside = format!("{key}.aside");
-        let is_there: bool = console.run(&["EXISTS", &key]).await;
-        if is_there {
-            state.run("RENAME", &[&key, &aside]).await;
-        }
-        state.run("HSET", &[&key, "wrong", "type"]).await;
+        let aside = format!("{}aside", keys.prefix());
+        let named = format!("{}{key}", keys.prefix());
+        // The key may be absent.
+        let is_there = scene
+            .try_run::<()>(&["RENAME", &named, &aside])
+            .await
+            .is_ok();
+        scene.add(&format!("SADD {key} wrong")).await;
+        scene.changes().await;
         let again = Share::new().priority(Priority::High);
         for refused in [
             set(&control, "acme:*", again).await,
             remove(&control, "acme:*").await,
         ] {
-            assert!(
-                matches!(&refused, Err(ControlError::WrongType { key: told, .. }) if *told == key),
-                "{key}: {refused:?}"
-            );
+            let is_told = matches!(&refused, Err(ControlError::WrongType { key: told, .. }) if *told == named);
+            assert!(is_told, "{key}: {refused:?}");
+            scene.changed("").await;
         }
-        state.run("DEL", &[&key]).await;
+        if key == "event.shares" {
+            let error = control.shares().await.expect_err("no hash").to_string();
+            assert!(error.contains(key), "{error}");
+        }
+        scene.add(&format!("DEL {key}")).await;
         if is_there {
-            state.run("RENAME", &[&aside, &key]).await;
+            let () = scene.run(&["RENAME", &aside, &named]).await;
         }
-        let after = (
-            control.shares().await.expect("read"),
-            console.text(&keys.event_shares_summary()).await,
-        );
-        assert_eq!(after, before, "{key}");
     }
-    let shares = keys.event_shares();
-    state.run("DEL", &[&shares]).await;
-    state.run("SET", &[&shares, "mine"]).await;
-    let error = set(&control, "acme:*", Share::new().weight(2))
-        .await
-        .expect_err("no share");
-    assert!(
-        matches!(&error, ControlError::WrongType { key, .. } if *key == shares),
-        "{error}"
-    );
-    assert!(
-        control
-            .shares()
-            .await
-            .expect_err("no hash")
-            .to_string()
-            .contains("event.shares")
-    );
-    assert_eq!(console.text(&shares).await.as_deref(), Some("mine"));
 }
 
 /// There are at most 1,024 shares, because a call reads all of them. An existing share can be
 /// changed even then.
 #[tokio::test]
 async fn there_are_at_most_1024_shares() {
-    let (redis, _console, mut state, control) = scene().await;
-    let mut fields = redis::cmd("HSET");
-    fields.arg(redis.keys().event_shares());
-    for n in 1..SHARES_MAX {
-        fields.arg(format!("work{n}:*")).arg("1 - - - - 5 0 ");
-    }
-    fields
-        .query_async::<u64>(&mut state.conn)
-        .await
-        .expect("HSET");
+    let (scene, control) = scene().await;
+    let share = |n| format!(" work{n}:* '1 - - - - 5 0 '");
+    let shares: String = (1..SHARES_MAX).map(share).collect();
+    scene.add(&format!("HSET event.shares{shares}")).await;
     assert_eq!(
-        set(&control, "last:*", Share::new().weight(5))
-            .await
-            .expect("set"),
+        put(&control, "last:*", Share::new().weight(5)).await,
         ShareDone::New
     );
     let refused = set(&control, "more:*", Share::new().weight(5))
@@ -668,23 +571,16 @@ async fn there_are_at_most_1024_shares() {
         "{refused}"
     );
     assert_eq!(
-        set(&control, "last:*", Share::new().weight(6))
-            .await
-            .expect("set"),
+        put(&control, "last:*", Share::new().weight(6)).await,
         ShareDone::Again
     );
     assert_eq!(
         control.shares().await.expect("read").len() as u64,
         SHARES_MAX
     );
+    assert_eq!(removed(&control, "work1:*").await, ShareDone::Removed);
     assert_eq!(
-        remove(&control, "work1:*").await.expect("removed"),
-        ShareDone::Removed
-    );
-    assert_eq!(
-        set(&control, "more:*", Share::new().weight(5))
-            .await
-            .expect("set"),
+        put(&control, "more:*", Share::new().weight(5)).await,
         ShareDone::New
     );
 }
@@ -692,38 +588,32 @@ async fn there_are_at_most_1024_shares() {
 /// The rights of an operator in the protocol are enough to set and remove a share.
 #[tokio::test]
 async fn the_rights_of_an_operator_are_enough_for_shares() {
-    let (redis, console) = Redis::own(&[]).with_console().await;
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    wait(&mut state, &[("acme", 5.0)]).await;
+    let scene = Scene::bare(Redis::own(&[])).await;
+    wait(&scene, &[("acme", 5.0)]).await;
     let protocol = include_str!("../../docs/protocol.md");
     let line = protocol
         .lines()
         .map(str::trim)
         .find(|line| line.starts_with("ACL SETUSER operator "))
         .expect("its rights");
-    let line = line.replace("{shop:0}:", redis.keys().prefix());
-    console
-        .run::<()>(&line.split(' ').collect::<Vec<_>>())
-        .await;
-    let operator_url = format!("{}?user=operator&pass=PASSWORD", redis.url());
+    let line = line.replace("{shop:0}:", scene.keys.prefix());
+    let () = scene.run(&line.split(' ').collect::<Vec<_>>()).await;
+    let operator_url = format!("{}?user=operator&pass=PASSWORD", scene.redis.url());
     let client = redis::Client::open(operator_url).expect("a URL");
     let operator = control(
         &client
             .get_multiplexed_async_connection_with_config(&crate::support::patient())
             .await
             .expect("Redis answers"),
-        redis.keys(),
+        &scene.keys,
     );
     give(&operator, "acme:*", Priority::High).await;
-    assert_eq!(groups(&console).await, [("acme".to_owned(), -CLASS)]);
-    assert_eq!(
-        remove(&operator, "acme:*").await.expect("removed"),
-        ShareDone::Removed
-    );
-    assert_eq!(groups(&console).await, [("acme".to_owned(), 0.0)]);
+    assert_groups(&scene, &[("acme", -CLASS)]).await;
+    assert_eq!(removed(&operator, "acme:*").await, ShareDone::Removed);
+    assert_groups(&scene, &[("acme", 0.0)]).await;
     assert_eq!(operator.shares().await.expect("read"), []);
     let without = ["ACL", "SETUSER", "operator", "-zrem"];
-    console.run::<()>(&without).await;
+    let () = scene.run(&without).await;
     let refused = set(&operator, "acme:*", Share::new().weight(2))
         .await
         .expect_err("no right");
