@@ -292,6 +292,12 @@ impl Redis {
         &self.namespace
     }
 
+    /// Returns a connected emitter.
+    pub async fn emitter(&self) -> seriatim::Emitter {
+        let emitter = seriatim::Emitter::connect(self.url()).await;
+        emitter.expect("Redis answers").with_keys(self.keys.clone())
+    }
+
     /// Returns the server, if it is private.
     pub fn server(&mut self) -> &mut Server {
         self.server

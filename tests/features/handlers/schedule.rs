@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use seriatim::control::{By, Control, RowEvent};
-use seriatim::emit::Emitter;
 use seriatim::event::Json;
 use seriatim::handlers::{Failure, HandlerContext, HandlerEmitError, Handlers};
 use seriatim::testing::{HandlerTest, TestEvent};
@@ -154,10 +153,7 @@ async fn a_key_replaces_keeps_its_time_or_keeps_the_first() {
         redis.console().await,
         control(&redis.connect().await, redis.keys()),
     );
-    let emitter = Emitter::connect(redis.url())
-        .await
-        .expect("a connection")
-        .with_keys(redis.keys().clone());
+    let emitter = redis.emitter().await;
     let far = UNIX_EPOCH + Duration::from_secs(4_000_000_000);
     for key in ["r", "t", "f"] {
         emitter

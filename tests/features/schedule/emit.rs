@@ -12,10 +12,7 @@ use crate::support::Redis;
 const HOUR: Duration = Duration::from_secs(3600);
 
 async fn emitter(redis: &Redis) -> Emitter {
-    Emitter::connect(redis.url())
-        .await
-        .expect("a connection")
-        .with_keys(redis.keys().clone())
+    redis.emitter().await
 }
 
 /// Returns the schedules of an object, sorted by key. Asserts that the object's own list and the

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use seriatim::Emitter;
 use seriatim::control::rules::{Kind, Selector};
 use seriatim::emit::{Cancelled, Change};
@@ -9,13 +10,28 @@ use seriatim::event::Json;
 use seriatim::sink::Stop;
 use seriatim::wire;
 
-use crate::state::State;
+use crate::scene::Scene;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{Running, start};
 use crate::support::{Redis, until};
 
 const OBJECT: &str = "user:1";
+
+/// Schedules an event with the key `renew`, due at once.
+async fn schedule(emitter: &Emitter, event: &str) -> Change {
+    let schedule = emitter.schedule(OBJECT, Json::new(event.to_owned()));
+    schedule
+        .key("renew")
+        .send()
+        .await
+        .expect("scheduled")
+        .change
+}
+
+async fn cancel(emitter: &Emitter, key: &str) -> Cancelled {
+    emitter.cancel(OBJECT, key).await.expect("an answer")
+}
 
 /// A worker whose delivery of the object's event `first` hangs, so that later events of the object
 /// stay queued.
@@ -41,10 +57,7 @@ impl Busy {
             }
         });
         let worker = start(&redis, "w", &sink, |_| {});
-        let emitter = Emitter::connect(redis.url())
-            .await
-            .expect("a connection")
-            .with_keys(redis.keys().clone());
+        let emitter = redis.emitter().await;
         let console = redis.console().await;
         emitter
             .emit(OBJECT, Json::new("\"first\""))
@@ -178,14 +191,7 @@ async fn a_queue_that_was_lost_is_found_and_the_key_can_be_scheduled_again() {
         findings.len() == 1 && findings[0].contains("is queued, but user:1:events is empty"),
         "{findings:?}"
     );
-    let again = busy
-        .emitter
-        .schedule(OBJECT, Json::new("2"))
-        .key("renew")
-        .send()
-        .await
-        .expect("scheduled");
-    assert_eq!(again.change, Change::Replaced);
+    assert_eq!(schedule(&busy.emitter, "2").await, Change::Replaced);
     assert_eq!(busy.sent(1).await, ["2"]);
 }
 
@@ -194,20 +200,8 @@ async fn a_queued_event_is_cancelled() {
     let busy = Busy::begin().await;
     busy.queue("renew", "1", 1).await;
     busy.queue("other", "2", 2).await;
-    assert_eq!(
-        busy.emitter
-            .cancel(OBJECT, "renew")
-            .await
-            .expect("cancelled"),
-        Cancelled::Cancelled
-    );
-    assert_eq!(
-        busy.emitter
-            .cancel(OBJECT, "renew")
-            .await
-            .expect("cancelled"),
-        Cancelled::NotFound
-    );
+    assert_eq!(cancel(&busy.emitter, "renew").await, Cancelled::Cancelled);
+    assert_eq!(cancel(&busy.emitter, "renew").await, Cancelled::NotFound);
     assert_eq!(busy.sent(1).await, ["2"]);
 }
 
@@ -250,13 +244,7 @@ async fn a_key_that_comes_due_again_and_again_comes_once_and_overtakes_nothing()
         busy.queue("renew", &n.to_string(), 2 * n + 1).await;
         busy.console.emit(OBJECT, format!("\"emitted {n}\"")).await;
         if n % 2 == 1 {
-            assert_eq!(
-                busy.emitter
-                    .cancel(OBJECT, "renew")
-                    .await
-                    .expect("cancelled"),
-                Cancelled::Cancelled
-            );
+            assert_eq!(cancel(&busy.emitter, "renew").await, Cancelled::Cancelled);
         }
     }
     busy.queue("renew", "20", 41).await;
@@ -273,17 +261,9 @@ async fn only_the_event_that_was_seen_is_ended() {
     let redis = Redis::start();
     let (worker, _sink) = failing(&redis, false).await;
     let (console, keys) = (redis.console().await, redis.keys().clone());
-    let emitter = Emitter::connect(redis.url())
-        .await
-        .expect("a connection")
-        .with_keys(keys.clone());
+    let emitter = redis.emitter().await;
     emitter.emit(OBJECT, Json::new("1")).await.expect("emitted");
-    emitter
-        .schedule(OBJECT, Json::new("\"bad\""))
-        .key("renew")
-        .send()
-        .await
-        .expect("scheduled");
+    schedule(&emitter, "\"bad\"").await;
     console.until_held(OBJECT, "retry").await;
     let before = kept(&console).await;
     let cancel = wire::cancel(&keys, OBJECT.as_bytes(), "renew", "1", true);
@@ -337,31 +317,14 @@ async fn an_event_that_waits_for_a_retry_is_replaced_or_cancelled() {
         let redis = Redis::start();
         let (worker, sink) = failing(&redis, true).await;
         let (console, keys) = (redis.console().await, redis.keys().clone());
-        let emitter = Emitter::connect(redis.url())
-            .await
-            .expect("a connection")
-            .with_keys(keys.clone());
-        emitter
-            .schedule(OBJECT, Json::new("\"bad\""))
-            .key("renew")
-            .send()
-            .await
-            .expect("scheduled");
+        let emitter = redis.emitter().await;
+        schedule(&emitter, "\"bad\"").await;
         console.until_held(OBJECT, "retry").await;
         console.emit(OBJECT, "2").await;
         let expected = if cancels {
-            assert_eq!(
-                emitter.cancel(OBJECT, "other").await.expect("an answer"),
-                Cancelled::NotFound
-            );
-            assert_eq!(
-                emitter.cancel(OBJECT, "renew").await.expect("an answer"),
-                Cancelled::Cancelled
-            );
-            assert_eq!(
-                emitter.cancel(OBJECT, "renew").await.expect("an answer"),
-                Cancelled::NotFound
-            );
+            assert_eq!(cancel(&emitter, "other").await, Cancelled::NotFound);
+            assert_eq!(cancel(&emitter, "renew").await, Cancelled::Cancelled);
+            assert_eq!(cancel(&emitter, "renew").await, Cancelled::NotFound);
             vec!["2"]
         } else {
             let again = emitter
@@ -406,17 +369,9 @@ async fn a_paused_event_that_waited_for_a_retry_is_cancelled_and_stays_paused() 
     let redis = Redis::start();
     let (worker, sink) = failing(&redis, false).await;
     let (console, keys) = (redis.console().await, redis.keys().clone());
-    let emitter = Emitter::connect(redis.url())
-        .await
-        .expect("a connection")
-        .with_keys(keys.clone());
+    let emitter = redis.emitter().await;
     let control = crate::support::control(&redis.connect().await, &keys);
-    emitter
-        .schedule(OBJECT, Json::new("\"bad\""))
-        .key("renew")
-        .send()
-        .await
-        .expect("scheduled");
+    schedule(&emitter, "\"bad\"").await;
     console.until_held(OBJECT, "retry").await;
     let by = seriatim::control::By {
         who: "me",
@@ -434,10 +389,7 @@ async fn a_paused_event_that_waited_for_a_retry_is_cancelled_and_stays_paused() 
             .await
     })
     .await;
-    assert_eq!(
-        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
-        Cancelled::Cancelled
-    );
+    assert_eq!(cancel(&emitter, "renew").await, Cancelled::Cancelled);
     emitter.emit(OBJECT, Json::new("2")).await.expect("emitted");
     console.until_idle(1).await;
     assert_eq!(sink.sent().len(), 0);
@@ -465,25 +417,11 @@ async fn in_flight_the_calls_say_running_and_after_the_end_the_key_is_free() {
     });
     let worker = start(&redis, "w", &sink, |_| {});
     let (console, keys) = (redis.console().await, redis.keys().clone());
-    let emitter = Emitter::connect(redis.url())
-        .await
-        .expect("a connection")
-        .with_keys(keys.clone());
-    emitter
-        .schedule(OBJECT, Json::new("1"))
-        .key("renew")
-        .send()
-        .await
-        .expect("scheduled");
+    let emitter = redis.emitter().await;
+    schedule(&emitter, "1").await;
     gate.until_reached(1).await;
-    assert_eq!(
-        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
-        Cancelled::Running
-    );
-    assert_eq!(
-        emitter.cancel(OBJECT, "other").await.expect("an answer"),
-        Cancelled::NotFound
-    );
+    assert_eq!(cancel(&emitter, "renew").await, Cancelled::Running);
+    assert_eq!(cancel(&emitter, "other").await, Cancelled::NotFound);
     let hour = Duration::from_secs(3600);
     let again = emitter
         .schedule(OBJECT, Json::new("2"))
@@ -506,10 +444,7 @@ async fn in_flight_the_calls_say_running_and_after_the_end_the_key_is_free() {
             .collect::<Vec<_>>(),
         [Change::Running, Change::New]
     );
-    assert_eq!(
-        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
-        Cancelled::Running
-    );
+    assert_eq!(cancel(&emitter, "renew").await, Cancelled::Running);
     gate.open();
     sink.until_sent(1).await;
     until("the event is over", PATIENCE, async || {
@@ -520,10 +455,7 @@ async fn in_flight_the_calls_say_running_and_after_the_end_the_key_is_free() {
             .then_some(())
     })
     .await;
-    assert_eq!(
-        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
-        Cancelled::NotFound
-    );
+    assert_eq!(cancel(&emitter, "renew").await, Cancelled::NotFound);
     worker.finish().await;
     assert_eq!(sink.sent_of(OBJECT), ["1"]);
 }
@@ -536,30 +468,16 @@ async fn an_event_is_known_by_its_key_after_its_worker_died() {
     let waits = gate.clone();
     let first = Recorder::with(move |_| Act::Wait(waits.clone()));
     let worker = start(&redis, "a", &first, |_| {});
-    let (console, keys) = (redis.console().await, redis.keys().clone());
-    let emitter = Emitter::connect(redis.url())
-        .await
-        .expect("a connection")
-        .with_keys(keys.clone());
-    emitter
-        .schedule(OBJECT, Json::new("\"bad\""))
-        .key("renew")
-        .send()
-        .await
-        .expect("scheduled");
+    let console = redis.console().await;
+    let emitter = redis.emitter().await;
+    schedule(&emitter, "\"bad\"").await;
     gate.until_reached(1).await;
     worker.crash().await;
-    assert_eq!(
-        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
-        Cancelled::Running
-    );
+    assert_eq!(cancel(&emitter, "renew").await, Cancelled::Running);
     let (worker, second) = failing(&redis, false).await;
     console.end_lease("a").await;
     console.until_held(OBJECT, "retry").await;
-    assert_eq!(
-        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
-        Cancelled::Cancelled
-    );
+    assert_eq!(cancel(&emitter, "renew").await, Cancelled::Cancelled);
     console.until_at_rest().await;
     worker.finish().await;
     assert_eq!(second.sent().len(), 0);
@@ -614,28 +532,23 @@ async fn an_event_that_begins_with_a_nul_is_an_event() {
 /// another id. A call that cancels the named event does not end the held event.
 #[tokio::test]
 async fn an_event_with_another_id_is_not_cancelled() {
-    let redis = Redis::start();
-    let (mut state, console) = (
-        State::new(redis.connect().await, redis.keys().clone()),
-        redis.console().await,
-    );
-    let keys = redis.keys().clone();
-    state
-        .hold(OBJECT, "9999999999999", &["1"], "7 0 1 0 retry: no")
-        .await;
-    state.run("SET", &[&keys.event_key(OBJECT), "9 k"]).await;
-    let reply = wire::cancel(&keys, OBJECT.as_bytes(), "k", "9", true)
-        .query_async(&mut state.conn)
-        .await;
-    assert_eq!(
-        wire::CancelReply::read(&reply.expect("a reply")).expect("a reply"),
-        wire::CancelReply::Absent
-    );
-    assert_eq!(console.list(&keys.events_held(OBJECT)).await, ["1"]);
-    assert_eq!(
-        console.held_id(OBJECT).await.as_deref(),
-        Some("7 0 1 0 retry: no")
-    );
+    let scene = Scene::bare(Redis::start()).await;
+    let held = "hold user:1 9999999999999 '7 0 1 0 retry: no' 1; SET user:1:event.key '9 k'";
+    scene.add(held).await;
+    let reply = cancel_seen(&scene, &mut scene.conn().await, "9").await;
+    assert_eq!(reply.expect("a reply"), wire::CancelReply::Absent);
+    scene.changed("").await;
+}
+
+/// Cancels the event of the key `k` that waits for a retry, if it has this id.
+async fn cancel_seen(
+    scene: &Scene,
+    conn: &mut MultiplexedConnection,
+    id: &str,
+) -> Result<wire::CancelReply, redis::RedisError> {
+    let cancel = wire::cancel(&scene.keys, OBJECT.as_bytes(), "k", id, true);
+    let reply = cancel.query_async(conn).await;
+    reply.and_then(|reply| wire::CancelReply::read(&reply))
 }
 
 /// A producer without the rights of the script cannot cancel an event that waits for a retry. The
@@ -672,12 +585,7 @@ async fn without_the_rights_of_the_script_a_waiting_event_is_not_cancelled() {
         .await
         .expect("a connection");
     let emitter = Emitter::new(conn).with_keys(redis.keys().clone());
-    emitter
-        .schedule(OBJECT, Json::new("\"bad\""))
-        .key("renew")
-        .send()
-        .await
-        .expect("scheduled");
+    schedule(&emitter, "\"bad\"").await;
     console.until_held(OBJECT, "retry").await;
     let error = emitter.cancel(OBJECT, "renew").await.expect_err("no right");
     assert!(
@@ -700,10 +608,7 @@ async fn without_the_rights_of_the_script_a_waiting_event_is_not_cancelled() {
         .await
         .expect("a connection");
     let emitter = Emitter::new(conn).with_keys(redis.keys().clone());
-    assert_eq!(
-        emitter.cancel(OBJECT, "renew").await.expect("an answer"),
-        Cancelled::Cancelled
-    );
+    assert_eq!(cancel(&emitter, "renew").await, Cancelled::Cancelled);
     console.until_at_rest().await;
     worker.finish().await;
     console.check().await;
@@ -713,18 +618,7 @@ async fn without_the_rights_of_the_script_a_waiting_event_is_not_cancelled() {
 /// first write.
 #[tokio::test]
 async fn without_one_right_the_script_changes_nothing() {
-    let redis = Redis::own(&[]);
-    let (console, keys) = (redis.console().await, redis.keys().clone());
-    let info = redis::Client::open(redis.url())
-        .expect("a URL")
-        .get_connection_info()
-        .clone();
-    let user = info
-        .redis_settings()
-        .clone()
-        .set_username("u")
-        .set_password("PASSWORD");
-    let client = redis::Client::open(info.set_redis_settings(user)).expect("settings");
+    let scene = Scene::bare(Redis::own(&[])).await;
     let rights = [
         "rpush", "del", "zadd", "zscore", "hset", "hgetall", "lpush", "xadd",
     ];
@@ -740,70 +634,25 @@ async fn without_one_right_the_script_changes_nothing() {
         )
     });
     for (right, emits, log) in later.chain(both) {
-        console.run::<()>(&["FLUSHALL"]).await;
-        for words in [
-            &["SET", &keys.event_key(OBJECT), "7 k"][..],
-            &["SET", &keys.event_worker(OBJECT), "held"],
-            &["SET", &keys.events_held_id(OBJECT), "7 0 1 0 retry: no"],
-            &["LPUSH", &keys.events_held(OBJECT), "1"],
-            &["ZADD", &keys.objects_held(), "9999999999999", OBJECT],
-            &[
-                "HSET",
-                &keys.event_handled(OBJECT),
-                "id",
-                "7",
-                "emit:h",
-                emits,
-            ],
-            &["HSET", &keys.meta(), log, "1"],
-        ] {
-            console.run::<redis::Value>(words).await;
-        }
-        console
-            .run::<()>(&[
-                "ACL",
-                "SETUSER",
-                "u",
-                "reset",
-                "on",
-                ">PASSWORD",
-                "~*",
-                "+@all",
-                &format!("-{right}"),
-            ])
-            .await;
-        let dump = async || {
-            let mut all = Vec::new();
-            for key in console.left().await {
-                all.push((
-                    key.clone(),
-                    console.run::<redis::Value>(&["DUMP", &key]).await,
-                ));
-            }
-            all
-        };
-        let before = dump().await;
-        let mut conn = client
-            .get_multiplexed_async_connection_with_config(&crate::support::patient())
-            .await
-            .expect("a connection");
-        let reply = wire::cancel(&keys, OBJECT.as_bytes(), "k", "7", true)
-            .query_async(&mut conn)
-            .await;
-        let refused = reply.and_then(|reply| wire::CancelReply::read(&reply));
+        let keys = format!(
+            "
+            hold user:1 9999999999999 '7 0 1 0 retry: no' 1; SET user:1:event.key '7 k'
+            HSET user:1:event.handled id 7 emit:h '{emits}'; HSET seriatim.meta {log} 1
+            "
+        );
+        scene.again(&keys).await;
+        let user = format!("ACL SETUSER u reset on >PASSWORD ~* +@all -{right}");
+        let () = scene.run(&user.split(' ').collect::<Vec<_>>()).await;
+        let mut conn = scene.redis.connect().await;
+        let login = redis::cmd("AUTH").arg(&["u", "PASSWORD"]).to_owned();
+        login.exec_async(&mut conn).await.expect("logged in");
+        scene.changes().await;
+        let refused = cancel_seen(&scene, &mut conn, "7").await;
         assert!(refused.is_err(), "without {right}: {refused:?}");
-        assert_eq!(dump().await, before, "without {right}");
+        scene.changed("").await;
     }
-    let reply = wire::cancel(&keys, OBJECT.as_bytes(), "k", "7", true)
-        .query_async(&mut redis.connect().await)
-        .await;
-    assert_eq!(
-        wire::CancelReply::read(&reply.expect("a reply")).expect("a reply"),
-        wire::CancelReply::Cancelled
-    );
-    assert_eq!(console.list(&keys.events("other:1")).await, ["1"]);
-    let later: Vec<String> = console
-        .run(&["HGETALL", &keys.events_scheduled_of("other:2")])
-        .await;
-    assert_eq!(later, ["x", "2"]);
+    let reply = cancel_seen(&scene, &mut scene.conn().await, "7").await;
+    assert_eq!(reply.expect("a reply"), wire::CancelReply::Cancelled);
+    assert_eq!(scene.at("other:1:events").await, "[1]");
+    assert_eq!(scene.at("other:2:events.scheduled").await, "{x: 2}");
 }

@@ -35,10 +35,7 @@ impl Setup {
     }
 
     async fn of(redis: Redis) -> Self {
-        let emitter = Emitter::connect(redis.url())
-            .await
-            .expect("a connection")
-            .with_keys(redis.keys().clone());
+        let emitter = redis.emitter().await;
         let control = control(&redis.connect().await, redis.keys());
         Self {
             console: redis.console().await,

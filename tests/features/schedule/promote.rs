@@ -29,10 +29,7 @@ fn now_ms() -> u64 {
 }
 
 async fn emitter(redis: &Redis) -> Emitter {
-    Emitter::connect(redis.url())
-        .await
-        .expect("a connection")
-        .with_keys(redis.keys().clone())
+    redis.emitter().await
 }
 
 /// Events with the times in ms at which the sink got them.
