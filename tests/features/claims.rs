@@ -461,9 +461,7 @@ async fn what_is_behind_many_markers_is_found() {
     let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |_| {}).await;
     for _ in 0..3000 {
-        console
-            .run::<u64>(&["LPUSH", &console.keys.objects_with_events(), "nothing"])
-            .await;
+        console.add("LPUSH objects.with.events nothing").await;
     }
     console.emit("work:1", "1").await;
     let mut claimed = worker.try_next().await.expect("asked").expect("an event");

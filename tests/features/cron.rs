@@ -147,9 +147,7 @@ async fn a_tick_that_another_process_has_fired_is_refused() {
         )
         .await
         .expect("set");
-    let _: () = console
-        .run(&["ZADD", &keys.events_cron_next(), "1", "tick"])
-        .await;
+    console.add("ZADD events.cron.next 1 tick").await;
     let due = wire::cron(&mut conn, keys, &[]).await.expect("a reply").due;
     assert_eq!(due.len(), 1);
     let ticks = |job: &DueJob| Ticks {
@@ -213,18 +211,7 @@ async fn jobs_that_cannot_be_read_are_named() {
             .run(&["HSET", &keys.events_cron(), name, "nonsense"])
             .await;
     }
-    let _: u64 = console
-        .run(&[
-            "ZADD",
-            &keys.events_cron_next(),
-            "1",
-            "a",
-            "2",
-            "b",
-            "3",
-            "gone",
-        ])
-        .await;
+    console.add("ZADD events.cron.next 1 a 2 b 3 gone").await;
     let fired = wire::cron(&mut conn, keys, &[]).await.expect("a reply");
     let wrong: Vec<_> = fired
         .wrong
@@ -587,15 +574,8 @@ async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
         set_back(&console, name, 9_000_000).await;
     }
     control.pause_cron(BY, "paused").await.expect("paused");
-    let _: () = console.run(&["SET", &keys.events("wrong:1"), "x"]).await;
-    let _: () = console
-        .run(&[
-            "HSET",
-            &keys.events_cron(),
-            "newer",
-            "{\"id\":\"id\",\"paused\":false,\"since_ms\":5,\"object\":\"newer:1\"}\n1",
-        ])
-        .await;
+    console.add("SET wrong:1:events x").await;
+    console.add("HSET events.cron newer '{\"id\":\"id\",\"paused\":false,\"since_ms\":5,\"object\":\"newer:1\"}\n1'").await;
     let _: () = console
         .run(&[
             "HSET",
@@ -606,19 +586,8 @@ async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
             &jobs::value("id 0", "old:1", "1").replace(":5,", ":99999999999999999999,"),
         ])
         .await;
-    let _: () = console
-        .run(&[
-            "ZADD",
-            &keys.events_cron_next(),
-            "1",
-            "gone",
-            "2",
-            "odd",
-            "3",
-            "paused",
-            "4",
-            "old",
-        ])
+    console
+        .add("ZADD events.cron.next 1 gone 2 odd 3 paused 4 old")
         .await;
     let since = handled(&console, "wrong").await;
     let worker = start(&redis, "w", &sink, |_| {});
@@ -651,9 +620,7 @@ async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
         (1, since)
     );
     let _: () = console.run(&["DEL", &keys.events("wrong:1")]).await;
-    let _: () = console
-        .run(&["ZADD", &keys.events_cron_next(), "1", "wrong"])
-        .await;
+    console.add("ZADD events.cron.next 1 wrong").await;
     until("the job fires", PATIENCE, async || {
         (!sink.sent_of("wrong:1").is_empty()).then_some(())
     })
@@ -688,12 +655,8 @@ async fn a_job_whose_ticks_cannot_be_computed_is_tried_again_and_shown() {
     let _: u64 = console
         .run(&["HSET", &keys.events_cron(), "lost", &job])
         .await;
-    let _: u64 = console
-        .run(&["HSET", &keys.events_cron_last(), "lost", "1000 1000"])
-        .await;
-    let _: u64 = console
-        .run(&["ZADD", &keys.events_cron_next(), "2000", "lost"])
-        .await;
+    console.add("HSET events.cron.last lost '1000 1000'").await;
+    console.add("ZADD events.cron.next 2000 lost").await;
     let began: (u64, u64) = console.run(&["TIME"]).await;
     let worker = start(&redis, "w", &sink, |_| {});
     let next = until("the job is put off", PATIENCE, async || {

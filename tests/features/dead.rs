@@ -227,15 +227,11 @@ async fn what_cannot_be_retried_stays() {
     let (console, keys) = (redis.console().await, redis.keys().clone());
     state.dead_letter("1700-0", "wrong", b"1").await;
     state
-        .run("XADD", &[&keys.events_dead(), "1700-1", "foo", "bar"])
+        .add("XADD events.dead 1700-1 foo bar; XADD events.dead 1700-2 object x")
         .await;
     state
-        .run("XADD", &[&keys.events_dead(), "1700-2", "object", "x"])
+        .add("XADD events.dead 1700-3 event x; SET wrong:events 'no list'")
         .await;
-    state
-        .run("XADD", &[&keys.events_dead(), "1700-3", "event", "x"])
-        .await;
-    state.run("SET", &[&keys.events("wrong"), "no list"]).await;
     let ids = ["1700-0", "1700-1", "1700-2", "1700-3"].map(RowId::from);
     let settled = control(&state.conn, &keys)
         .settle(ADA, Settle::Retry, &ids)

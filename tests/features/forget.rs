@@ -248,19 +248,12 @@ async fn an_operator_forgets_with_a_record() {
             "{object}"
         );
     }
-    state
-        .run(
-            "HSET",
-            &[&state.keys.events_scheduled_of("later"), "k", "1"],
-        )
-        .await;
+    state.add("HSET later:events.scheduled k 1").await;
     assert_eq!(
         control.forget_as(ADA, "later").await.expect("an answer"),
         Forgot::Scheduled { events: 1 }
     );
-    state
-        .run("DEL", &[&state.keys.events_scheduled_of("later")])
-        .await;
+    state.add("DEL later:events.scheduled").await;
     assert!(matches!(
         control.forget_as(ADA, "").await,
         Err(ControlError::Name(_))
@@ -395,9 +388,7 @@ async fn an_operator_forgets_with_a_record_or_not_at_all() {
             .as_deref(),
         Some("3")
     );
-    state
-        .run("RPUSH", &[&keys.event_worker("a"), "wrong"])
-        .await;
+    state.add("RPUSH a:event.worker wrong").await;
     let forgot = control(&state.conn, &keys)
         .forget_as(ADA, "a")
         .await

@@ -81,19 +81,14 @@ async fn stats_count_what_is_grouped() {
     let held = control.stats().await.expect("stats").held;
     assert_eq!((held.total, held.due, held.waiting), (3, 3, 0));
     assert!((9000..20_000).contains(&held.overdue_ms), "{held:?}");
-    state
-        .run("ZREM", &[&keys.objects_held(), "h:2", "h:1"])
-        .await;
+    state.add("ZREM objects.held h:2 h:1").await;
     let held = control.stats().await.expect("stats").held;
     assert!((5000..9000).contains(&held.overdue_ms), "{held:?}");
 
     state
-        .run("DEL", &[&keys.event_groups(), &keys.event_groups_waiting()])
+        .add("DEL event.groups event.groups.waiting; SET event.groups x")
         .await;
-    state.run("SET", &[&keys.event_groups(), "x"]).await;
-    state
-        .run("LPUSH", &[&keys.event_groups_waiting(), "x"])
-        .await;
+    state.add("LPUSH event.groups.waiting x").await;
     let stats = control.stats().await.expect("stats");
     assert_eq!(
         (stats.markers, stats.groups.waiting, stats.groups.names),
@@ -147,9 +142,7 @@ async fn a_limit_of_markers_counts_what_is_grouped() {
     );
     // A number that cannot be read counts nothing.
     for (object, command) in [("work:3", "SET"), ("work:4", "LPUSH")] {
-        state
-            .run("DEL", &[&redis.keys().event_groups_waiting()])
-            .await;
+        state.add("DEL event.groups.waiting").await;
         state
             .run(command, &[&redis.keys().event_groups_waiting(), "1e9"])
             .await;
@@ -185,9 +178,8 @@ async fn with_many_names_grouped_few_schedules_are_promoted() {
         promoted.push((step.events, step.markers));
     }
     assert_eq!(promoted, [(100, 1000), (8, 1008)]);
-    state.run("DEL", &[&keys.event_groups_waiting()]).await;
     state
-        .run("LPUSH", &[&keys.event_groups_waiting(), "x"])
+        .add("DEL event.groups.waiting; LPUSH event.groups.waiting x")
         .await;
     assert_eq!(
         wire::promote(&mut state.conn, keys, 64, 1 << 20)
@@ -287,9 +279,7 @@ async fn inspect_tells_the_place_in_the_list_of_the_group() {
         let names: Vec<&str> = some.iter().map(String::as_str).collect();
         grouped(&mut state, &[("a:b", &names)]).await;
     }
-    state
-        .run("LPUSH", &[&keys.events("a:b:c10000"), "{}"])
-        .await;
+    state.add("LPUSH a:b:c10000:events {}").await;
     let seen = control.inspect("a:b:c10000").await.expect("an inspection");
     assert_eq!(
         (seen.standing, seen.group, seen.group_beyond),
@@ -297,7 +287,7 @@ async fn inspect_tells_the_place_in_the_list_of_the_group() {
         "{}",
         seen.why
     );
-    state.run("DEL", &[&keys.event_groups()]).await;
+    state.add("DEL event.groups").await;
     assert_eq!(
         control
             .inspect("bare")

@@ -241,9 +241,7 @@ async fn groups_with_long_names_share_a_list() {
                 .remove_share(ADA, &selector)
                 .await
                 .expect("removed");
-            let _: () = console
-                .run(&["DEL", &console.keys.objects_with_events()])
-                .await;
+            console.add("DEL objects.with.events").await;
         }
         console.until_at_rest().await;
     }
@@ -258,11 +256,8 @@ async fn a_key_of_a_wrong_type_loses_no_name() {
     let (redis, console) = Redis::start().with_console().await;
     let wrong = console.keys.group_waiting("a");
     let () = console.run(&["SET", &wrong, "x"]).await;
-    let () = console
-        .run(&["ZADD", &console.keys.event_groups(), "1000", "b"])
-        .await;
-    let () = console
-        .run(&["SET", &console.keys.event_groups_waiting(), "0"])
+    console
+        .add("ZADD event.groups 1000 b; SET event.groups.waiting 0")
         .await;
     emit(&console, [numbered("a", 40), numbered("b", 40)].concat()).await;
     let gate = Gate::closed();

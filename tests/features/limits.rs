@@ -474,11 +474,8 @@ async fn with_a_limit_of_one_marker_marks_do_not_count() {
     );
     set(&control, "*", 0, 1).await.expect("set");
     let emitter = emitter(&redis).await;
-    let _: u64 = console
-        .run(&["LPUSH", &redis.keys().objects_with_events(), "\0t1000"])
-        .await;
-    let _: u64 = console
-        .run(&["ZADD", &redis.keys().event_marks(), "1000", "1000"])
+    console
+        .add("LPUSH objects.with.events \0t1000; ZADD event.marks 1000 1000")
         .await;
     emitter
         .emit("work:1", event(1))
@@ -513,11 +510,8 @@ async fn marks_that_cannot_be_counted_count_as_markers() {
     );
     set(&control, "*", 0, 2).await.expect("set");
     let emitter = emitter(&redis).await;
-    let _: u64 = console
-        .run(&["LPUSH", &redis.keys().objects_with_events(), "\0t1000"])
-        .await;
     console
-        .run::<()>(&["SET", &redis.keys().event_marks(), "wrong"])
+        .add("LPUSH objects.with.events \0t1000; SET event.marks wrong")
         .await;
     emitter
         .emit("work:1", event(1))

@@ -247,9 +247,7 @@ async fn a_row_says_when_the_event_was_taken_and_how_often_it_failed() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
     state.own("w.0", "work:1", 5, &["5", "6"]).await;
-    state
-        .run("SET", &[&state.keys.worker_event_id("w.0"), "5 2 3"])
-        .await;
+    state.add("SET event.worker:w.0:event.id '5 2 3'").await;
     let told = Report {
         tag: Tag {
             handouts: 2,
@@ -451,9 +449,7 @@ async fn rows_error(state: &mut State) -> Option<ControlError> {
 async fn an_event_that_cannot_be_a_dead_letter_has_no_row() {
     let redis = Redis::start();
     let mut state = attached(&redis).await;
-    state
-        .run("SET", &[&state.keys.events_dead(), "wrong"])
-        .await;
+    state.add("SET events.dead wrong").await;
     state.own("w.0", "work:1", 5, &["5", "6"]).await;
     let then = BatchResult::Reject {
         next: None,
@@ -545,7 +541,7 @@ async fn the_log_is_trimmed_by_count_and_by_age() {
             .await
             .expect("the log");
         kept.push((page.kept, page.written));
-        state.run("DEL", &[&keys.event_log()]).await;
+        state.add("DEL event.log").await;
     }
     assert!(
         (500..600).contains(&kept[0].0) && kept[0].1 == 1001,
@@ -580,7 +576,7 @@ async fn a_call_trims_a_bounded_number_of_rows() {
             .expect("the log")
             .kept;
         assert!((23_900..=24_100).contains(&kept), "{kept}");
-        state.run("DEL", &[&keys.event_log()]).await;
+        state.add("DEL event.log").await;
     }
 }
 

@@ -401,7 +401,7 @@ async fn a_step_of_the_clock_moves_the_marks_back() {
             .is_some_and(|ms| (5000..8000).contains(&ms)),
         "{stats:?}"
     );
-    let _: u64 = console.run(&["DEL", &keys.objects_with_events()]).await;
+    console.add("DEL objects.with.events").await;
     sleep(Duration::from_millis(1100)).await;
     control.mark().await.expect("noted");
     let left: Vec<String> = console.run(&["ZRANGE", &marks, "0", "-1"]).await;

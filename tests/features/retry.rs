@@ -511,9 +511,7 @@ async fn waiting_occupies_no_slot() {
 #[tokio::test]
 async fn an_event_that_the_log_cannot_take_is_held() {
     let (redis, console) = Redis::start().with_console().await;
-    let _: () = console
-        .run(&["SET", &console.keys.event_log(), "wrong"])
-        .await;
+    console.add("SET event.log wrong").await;
     let sink = failing();
     console.emit_all("work:1", ["1", "\"bad\"", "3"]).await;
     let worker = start(
@@ -526,7 +524,7 @@ async fn an_event_that_the_log_cannot_take_is_held() {
         .until_held("work:1", "quarantine: event.log: WRONGTYPE")
         .await;
     assert!(held.starts_with("2 0 1 0 "), "{held}");
-    let _: u64 = console.run(&["DEL", &console.keys.event_log()]).await;
+    console.add("DEL event.log").await;
     console.release("work:1").await;
     sink.until_sent(2).await;
     worker.finish().await;

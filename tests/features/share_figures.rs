@@ -236,8 +236,7 @@ async fn a_key_of_a_wrong_type_gives_no_figure() {
         assert_eq!(known().await, expected, "{key}");
         state.run("DEL", &[&key]).await;
     }
-    state.run("DEL", &[&keys.event_shares()]).await;
-    state.run("SET", &[&keys.event_shares(), "mine"]).await;
+    state.add("DEL event.shares; SET event.shares mine").await;
     assert!(
         control
             .share_figures()

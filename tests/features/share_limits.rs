@@ -49,9 +49,7 @@ async fn end(redis: &Redis, console: &Console, selectors: &[&str]) {
     for selector in selectors {
         remove(redis, selector).await;
     }
-    let _: () = console
-        .run(&["DEL", &console.keys.objects_with_events()])
-        .await;
+    console.add("DEL objects.with.events").await;
     console.until_at_rest().await;
 }
 
@@ -196,9 +194,7 @@ async fn objects_that_were_in_hand_before_count() {
     let worker = worker(&redis, "w", &gates.sink);
     gates.until_only(&["a:1", "a:2", "a:3", "b:1"]).await;
     // A member that no slot owns is removed.
-    let _: () = console
-        .run(&["ZADD", &console.keys.objects_in_hand(), "0", "a:9:"])
-        .await;
+    console.add("ZADD objects.in.hand 0 a:9:").await;
     set(&redis, "a:*", in_flight(2)).await;
     assert_eq!(in_hand(&console).await, ["a:1:", "a:2:", "a:3:", "b:1:"]);
     console.check().await;
@@ -421,9 +417,7 @@ async fn a_rate_counts_each_event_of_a_batch() {
     remove(&redis, "r:*").await;
     sink.until_sent(20).await;
     running.finish().await;
-    let _: () = console
-        .run(&["DEL", &console.keys.objects_with_events()])
-        .await;
+    console.add("DEL objects.with.events").await;
     console.until_at_rest().await;
 }
 
@@ -471,9 +465,7 @@ async fn broken_keys_stop_no_group() {
     let _: () = console.run(&["DEL", &list]).await;
     emit(&console, &["a:4"]).await;
     tokio::time::sleep(SOON).await;
-    let _: () = console
-        .run(&["DEL", &console.keys.event_groups_blocked()])
-        .await;
+    console.add("DEL event.groups.blocked").await;
     gates.open(&["a:1", "a:2", "a:3", "a:4"]);
     gates.sink.until_sent(4).await;
     running.finish().await;

@@ -20,17 +20,14 @@ fn rows(seen: &UnderWork) -> Vec<(&str, &str, u64, Option<u64>)> {
 async fn the_longest_queues_in_hand_come_first() {
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
+    let control = control(&redis.connect().await, redis.keys());
     assert_eq!(
         control.under_work(10).await.expect("a look"),
         UnderWork::default()
     );
     state.clean().await;
     state
-        .run("LPUSH", &[&keys.events("work:4"), "1", "2", "3"])
-        .await;
-    state
-        .run("LPUSH", &[&keys.worker_object("a.1"), "work:1"])
+        .add("LPUSH work:4:events 1 2 3; LPUSH event.worker:a.1:object work:1")
         .await;
     let seen = control.under_work(10).await.expect("a look");
     assert_eq!(
@@ -79,13 +76,9 @@ async fn strange_names_and_keys_do_no_harm() {
     pipe.query_async::<()>(&mut state.conn)
         .await
         .expect("pushed");
-    state
-        .run("SET", &[&keys.worker_object("w.1"), "a string"])
-        .await;
+    state.add("SET event.worker:w.1:object 'a string'").await;
     state.own("w.2", "work:2", 7, &["1"]).await;
-    state
-        .run("SET", &[&keys.events("work:2"), "a string"])
-        .await;
+    state.add("SET work:2:events 'a string'").await;
     state.own("w.3", "work:3", 8, &["1"]).await;
     state
         .run("SET", &[&keys.worker_event_id("w.3"), &"9".repeat(1000)])
@@ -111,32 +104,22 @@ async fn strange_names_and_keys_do_no_harm() {
 async fn a_look_reads_some_slots_of_each_name() {
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
+    let control = control(&redis.connect().await, redis.keys());
     for name in ["a", "b", "c"] {
         state.register(name, 1000).await;
     }
     state.own("c.0", "work:1", 1, &["1"]).await;
-    state.run("LPUSH", &[&keys.events("work:1"), "2"]).await;
+    state.add("LPUSH work:1:events 2").await;
     let seen = control.under_work(10).await.expect("a look");
     assert_eq!(
         (rows(&seen), seen.slots_read, seen.more_slots),
         (vec![("work:1", "c.0", 1, Some(1))], 512, true)
     );
     // After the first pass over the names, departed names are not read.
+    state.add("HSET seriatim.meta names.indexed 1").await;
+    state.add("ZADD event.workers.departed 1 a 1 b").await;
     state
-        .run("HSET", &[&keys.meta(), "names.indexed", "1"])
-        .await;
-    state
-        .run(
-            "ZADD",
-            &[&keys.event_workers_departed(), "1", "a", "1", "b"],
-        )
-        .await;
-    state
-        .run("HSET", &[&keys.event_workers(), "c", "512 token 0"])
-        .await;
-    state
-        .run("ZADD", &[&keys.event_workers_watched(), "1", "c"])
+        .add("HSET event.workers c '512 token 0'; ZADD event.workers.watched 1 c")
         .await;
     let seen = control.under_work(10).await.expect("a look");
     assert_eq!(

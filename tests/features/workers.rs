@@ -36,8 +36,7 @@ async fn all_names(control: &Control, count: usize) -> (Vec<String>, usize) {
 /// name without a lease.
 #[tokio::test]
 async fn a_name_is_shown_with_its_slots() {
-    let (redis, mut state, control) = start().await;
-    let keys = redis.keys();
+    let (_redis, mut state, control) = start().await;
     assert!(
         control
             .worker("a", None, 10)
@@ -47,7 +46,7 @@ async fn a_name_is_shown_with_its_slots() {
     );
     state.clean().await;
     state
-        .run("SET", &[&keys.worker_event_id("gone.0"), "14 1 2 3"])
+        .add("SET event.worker:gone.0:event.id '14 1 2 3'")
         .await;
     let seen = control
         .worker("a", None, 10)
@@ -194,14 +193,9 @@ async fn all_names_come_watched_ones_first() {
             state.run("ZADD", &[&set, "1", name]).await;
         }
         state
-            .run(
-                "ZADD",
-                &[&keys.event_workers_departed(), "1", "not-registered"],
-            )
+            .add("ZADD event.workers.departed 1 not-registered")
             .await;
-        state
-            .run("HSET", &[&keys.meta(), "names.indexed", "1"])
-            .await;
+        state.add("HSET seriatim.meta names.indexed 1").await;
         for count in [1, 7, 256] {
             let (all, _) = all_names(&control, count).await;
             let first: BTreeSet<_> = all[..watched].iter().collect();
@@ -216,14 +210,7 @@ async fn all_names_come_watched_ones_first() {
             );
         }
         state
-            .run(
-                "DEL",
-                &[
-                    &keys.event_workers_departed(),
-                    &keys.event_workers_watched(),
-                    &keys.meta(),
-                ],
-            )
+            .add("DEL event.workers.departed event.workers.watched seriatim.meta")
             .await;
     }
     assert_eq!(
@@ -236,7 +223,7 @@ async fn all_names_come_watched_ones_first() {
 /// slots has a page of its own.
 #[tokio::test]
 async fn a_page_of_names_has_a_bounded_number_of_slots() {
-    let (redis, mut state, control) = start().await;
+    let (_redis, mut state, control) = start().await;
     for (name, slots) in [("a", 600), ("b", 400), ("c", 5000), ("d", 1)] {
         state.register(name, slots).await;
     }
@@ -259,9 +246,8 @@ async fn a_page_of_names_has_a_bounded_number_of_slots() {
         matches!(refused, Err(ControlError::Cursor(_))),
         "{refused:?}"
     );
-    state.run("DEL", &[&redis.keys().event_workers()]).await;
     state
-        .run("SET", &[&redis.keys().event_workers(), "a string"])
+        .add("DEL event.workers; SET event.workers 'a string'")
         .await;
     assert!(
         control

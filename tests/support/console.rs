@@ -35,6 +35,11 @@ impl Redis {
 }
 
 impl Console {
+    /// Returns a console over this connection.
+    pub fn new(conn: MultiplexedConnection, keys: Keys) -> Self {
+        Self { conn, keys }
+    }
+
     /// Returns the connection.
     pub fn conn(&self) -> MultiplexedConnection {
         self.conn.clone()
@@ -52,6 +57,30 @@ impl Console {
         let mut cmd = redis::cmd(words[0]);
         cmd.arg(&words[1..]);
         cmd.query_async(&mut self.conn.clone()).await
+    }
+
+    /// Runs commands, one in each line or after each `; `. The first argument of a command is a key
+    /// without the prefix, and so is each argument of `DEL`. Single quotes hold a word with blanks
+    /// together. The word `a:1..3` is short for `a:1 a:2 a:3`.
+    pub async fn add(&self, commands: &str) {
+        for words in commands_of(commands) {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            self.add_one(&words).await;
+        }
+    }
+
+    /// Runs such a command.
+    pub async fn add_one(&self, words: &[&str]) {
+        let key = |key: &str| format!("{}{key}", self.keys.prefix());
+        let (command, keys, rest) = match *words {
+            ["DEL", ref names @ ..] => ("DEL", names, &[][..]),
+            [command, _, ref rest @ ..] => (command, &words[1..2], rest),
+            _ => panic!("{words:?}"),
+        };
+        let mut cmd = redis::cmd(command);
+        keys.iter().for_each(|name| _ = cmd.arg(key(name)));
+        let done = cmd.arg(rest).exec_async(&mut self.conn()).await;
+        done.unwrap_or_else(|error| panic!("{words:?}: {error}"));
     }
 
     /// Runs `MULTI; LPUSH OBJ:events event; LPUSH objects.with.events OBJ; EXEC`.
@@ -232,4 +261,38 @@ impl Console {
         }
         panic!("not at rest: {busy:?}");
     }
+}
+
+/// Returns the words for which `a:1..3` is short.
+fn numbered(word: &str) -> Vec<String> {
+    let range = |word: &str| {
+        let (begin, last) = word.split_once("..")?;
+        let (name, first) = begin.rsplit_once(':')?;
+        let numbers = first.parse::<u64>().ok()?..=last.parse().ok()?;
+        Some(numbers.map(|n| format!("{name}:{n}")).collect())
+    };
+    range(word).unwrap_or_else(|| vec![word.to_owned()])
+}
+
+/// Returns the words of each command.
+pub fn commands_of(text: &str) -> Vec<Vec<String>> {
+    let (mut commands, mut words) = (Vec::new(), Vec::new());
+    let (mut word, mut is_quoted) = (None::<String>, false);
+    for c in text.chars().chain(['\n']) {
+        match c {
+            '\'' => {
+                is_quoted = !is_quoted;
+                word.get_or_insert_default();
+            }
+            ' ' | '\n' | ';' if !is_quoted => {
+                words.extend(word.take().iter().flat_map(|word| numbered(word)));
+                if c != ' ' && !words.is_empty() {
+                    commands.push(std::mem::take(&mut words));
+                }
+            }
+            c => word.get_or_insert_default().push(c),
+        }
+    }
+    assert!(!is_quoted, "a quote has no end: {text}");
+    commands
 }

@@ -32,7 +32,7 @@ use seriatim::keys::Keys;
 use crate::state::State;
 use crate::support::Redis;
 use crate::support::clock::Clock;
-use crate::support::console::Console;
+use crate::support::console::{Console, commands_of};
 
 /// Lua that returns all keys that begin with `ARGV[1]`, or only the one that goes on with `ARGV[2]`:
 /// of each the name without this prefix, the type, whether it expires, and its items. Lists have the
@@ -207,9 +207,7 @@ impl Scene {
         seconds * 1000 + micros / 1000
     }
 
-    /// Runs commands, one in each line or after each `; `. Their changes count as given. Single
-    /// quotes hold a word with blanks together. A command is one of Redis, whose first argument is a
-    /// key without the prefix, or one of these:
+    /// Runs commands, as a console does. Their changes count as given. These are commands, too:
     ///
     /// - `emit OBJECT EVENT…`: emits events, as a producer
     /// - `own WORKER OBJECT ID EVENT…`: gives a worker this object, with a batch from this id on
@@ -223,9 +221,8 @@ impl Scene {
     /// - `queue GROUP PASS NAME…`: the same, and each object has the event `1`
     /// - `clean`: makes an object of each kind, as `State::clean` describes it
     /// - `empty`: deletes all keys
-    /// - `DEL KEY…`: deletes keys, each without the prefix
     ///
-    /// The word `a:1..3` is short for `a:1 a:2 a:3`. `NOW` is the time at which the test began, in ms,
+    /// `NOW` is the time at which the test began, in ms,
     /// and `NOW-5m` is 5 minutes before; `s` and `ms` are units, too.
     pub async fn add(&self, commands: &str) {
         *self.case.lock().expect("no test has failed") += &format!("{commands}\n");
@@ -253,13 +250,7 @@ impl Scene {
             }
             ["clean"] => state.clean().await,
             ["empty"] => self.delete_all().await,
-            ["DEL", ref names @ ..] => {
-                let mut pipe = redis::pipe();
-                for name in names {
-                    pipe.del(format!("{}{name}", keys.prefix())).ignore();
-                }
-                self.run_all(pipe).await;
-            }
+
             ["delivered", object, id] => state.delivered(object, number(id)).await,
             ["pop", worker] => {
                 let (from, to) = (keys.objects_with_events(), keys.worker_object(worker));
@@ -293,11 +284,7 @@ impl Scene {
                 }
                 self.run_all(pipe).await;
             }
-            [command, key, ref rest @ ..] => {
-                let key = format!("{}{key}", keys.prefix());
-                state.run(command, &[&[key.as_str()], rest].concat()).await;
-            }
-            _ => panic!("{words:?}"),
+            _ => self.console.add_one(words).await,
         }
     }
 
@@ -533,38 +520,4 @@ fn text(bytes: &[u8]) -> String {
 fn lines_of(text: &str) -> Vec<String> {
     let lines = text.lines().map(|line| line.trim().to_owned());
     lines.filter(|line| !line.is_empty()).collect()
-}
-
-/// Returns the words for which `a:1..3` is short.
-fn numbered(word: &str) -> Vec<String> {
-    let range = |word: &str| {
-        let (begin, last) = word.split_once("..")?;
-        let (name, first) = begin.rsplit_once(':')?;
-        let numbers = first.parse::<u64>().ok()?..=last.parse().ok()?;
-        Some(numbers.map(|n| format!("{name}:{n}")).collect())
-    };
-    range(word).unwrap_or_else(|| vec![word.to_owned()])
-}
-
-/// Returns the words of each command.
-fn commands_of(text: &str) -> Vec<Vec<String>> {
-    let (mut commands, mut words) = (Vec::new(), Vec::new());
-    let (mut word, mut is_quoted) = (None::<String>, false);
-    for c in text.chars().chain(['\n']) {
-        match c {
-            '\'' => {
-                is_quoted = !is_quoted;
-                word.get_or_insert_default();
-            }
-            ' ' | '\n' | ';' if !is_quoted => {
-                words.extend(word.take().iter().flat_map(|word| numbered(word)));
-                if c != ' ' && !words.is_empty() {
-                    commands.push(std::mem::take(&mut words));
-                }
-            }
-            c => word.get_or_insert_default().push(c),
-        }
-    }
-    assert!(!is_quoted, "a quote has no end: {text}");
-    commands
 }

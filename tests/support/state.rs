@@ -4,6 +4,8 @@
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 
+use crate::support::console::Console;
+
 /// Builds states under the given keys.
 pub struct State {
     pub conn: MultiplexedConnection,
@@ -22,6 +24,12 @@ impl State {
             .query_async::<redis::Value>(&mut self.conn)
             .await;
         answer.unwrap_or_else(|error| panic!("{command} {arguments:?}: {error}"));
+    }
+
+    /// Runs commands, as [`Console::add`](crate::support::console::Console::add) does.
+    pub async fn add(&mut self, commands: &str) {
+        let console = Console::new(self.conn.clone(), self.keys.clone());
+        console.add(commands).await;
     }
 
     /// Emits one event as a producer.

@@ -107,14 +107,7 @@ async fn a_subtask_that_an_earlier_version_has_finished_has_no_value() {
         config.retry = "fixed:1h".parse().expect("a policy")
     });
     console.until_held("work:1", "retry: order: first").await;
-    let _: u64 = console
-        .run(&[
-            "HSET",
-            &console.keys.event_handled("work:1"),
-            "once:plain",
-            "1",
-        ])
-        .await;
+    console.add("HSET work:1:event.handled once:plain 1").await;
     console.release("work:1").await;
     console.until_held("work:1", "retry: order: the subtask \"plain\" is done, but its stored value cannot be read as u64").await;
     worker.finish().await;

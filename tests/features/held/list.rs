@@ -109,9 +109,7 @@ async fn a_page_goes_on_behind_an_object_that_is_gone() {
         .await
         .expect("a page")
         .next;
-    state
-        .run("ZADD", &[&keys.objects_held(), "inf", "o1"])
-        .await;
+    state.add("ZADD objects.held inf o1").await;
     let rest = control(&state.conn, &keys)
         .held(false, first.as_ref(), 10)
         .await
@@ -183,11 +181,9 @@ async fn the_list_says_under_which_rules_an_object_is_paused() {
             .run("ZADD", &[&keys.objects_paused(), "0", object])
             .await;
     }
+    state.add("LPUSH a:2:events.held 1 2").await;
     state
-        .run("LPUSH", &[&keys.events_held("a:2"), "1", "2"])
-        .await;
-    state
-        .run("SET", &[&keys.events_held_id("a:2"), "7 1 2 1 retry: down"])
+        .add("SET a:2:events.held.id '7 1 2 1 retry: down'")
         .await;
     state.rule("pause a:*", "17 0 0 3 0 adaa look", "0").await;
     state.rule("block a:1", "18 0 0 3 0 bob", "0").await;
@@ -251,7 +247,7 @@ async fn the_list_says_under_which_rules_an_object_is_paused() {
         .await
         .expect("a page")
         .next;
-    state.run("ZREM", &[&keys.objects_paused(), "a:1:x"]).await;
+    state.add("ZREM objects.paused a:1:x").await;
     let rest = control(&state.conn, &keys)
         .paused(second.as_ref(), 2)
         .await

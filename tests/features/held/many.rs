@@ -107,10 +107,7 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
         .rule("pause work:9", "1 0 0 3 0 adanot yet", "never")
         .await;
     state
-        .run("SET", &[&keys.event_worker("work:9"), "held"])
-        .await;
-    state
-        .run("ZADD", &[&keys.objects_paused(), "0", "work:9"])
+        .add("SET work:9:event.worker held; ZADD objects.paused 0 work:9")
         .await;
     state
         .run("ZADD", &[&keys.objects_held(), LATER, "work:9"])
@@ -409,9 +406,7 @@ async fn what_stands_in_the_way_is_told_first() {
     state
         .hold("work:1", LATER, &["{}"], "1 1 1 0 retry: x")
         .await;
-    state
-        .run("SET", &[&keys.operator_actions(), "no stream"])
-        .await;
+    state.add("SET operator.actions 'no stream'").await;
     let refused = control(&state.conn, &keys)
         .release_all(ADA, &ReleaseFilter::default(), |_| {})
         .await
@@ -420,8 +415,9 @@ async fn what_stands_in_the_way_is_told_first() {
         matches!(&refused, ControlError::WrongType { key, .. } if *key == keys.operator_actions()),
         "{refused}"
     );
-    state.run("DEL", &[&keys.operator_actions()]).await;
-    state.run("SET", &[&keys.objects_paused(), "no set"]).await;
+    state
+        .add("DEL operator.actions; SET objects.paused 'no set'")
+        .await;
     let refused = control(&state.conn, &keys)
         .release_all(ADA, &ReleaseFilter::default(), |_| {})
         .await
@@ -430,7 +426,7 @@ async fn what_stands_in_the_way_is_told_first() {
         matches!(&refused, ControlError::WrongType { key, .. } if *key == keys.objects_paused()),
         "{refused}"
     );
-    state.run("DEL", &[&keys.objects_paused()]).await;
+    state.add("DEL objects.paused").await;
     state
         .run(
             "ACL",

@@ -138,12 +138,8 @@ async fn a_release_wakes_a_worker() {
 async fn what_is_not_held_is_not_released() {
     let (redis, mut state) = clean().await;
     let keys = redis.keys().clone();
-    state
-        .run("LPUSH", &[&keys.events_held("work:9"), "{}"])
-        .await;
-    state
-        .run("SET", &[&keys.events_held_id("work:9"), "16 0 0 0 rule"])
-        .await;
+    state.add("LPUSH work:9:events.held {}").await;
+    state.add("SET work:9:events.held.id '16 0 0 0 rule'").await;
     for (object, owner) in [("work:2", "a.0"), ("work:1", ""), ("never", "")] {
         let refused = control(&state.conn, &keys)
             .release(ADA, object)
@@ -203,9 +199,7 @@ async fn a_key_of_a_wrong_type_leaves_everything_as_it_is() {
             "1 0 1 0 attempts: failed 1 times, at last: x",
         )
         .await;
-    state
-        .run("SET", &[&keys.last_event_id("work:1"), "0"])
-        .await;
+    state.add("SET work:1:last.event.id 0").await;
     let both = [
         keys.objects_held(),
         keys.objects_with_events(),
@@ -263,9 +257,8 @@ async fn a_key_of_a_wrong_type_leaves_everything_as_it_is() {
         (0, 0)
     );
     // An owner key of a wrong type counts as an absent owner.
-    state.run("DEL", &[&keys.event_worker("work:1")]).await;
     state
-        .run("SADD", &[&keys.event_worker("work:1"), "wrong"])
+        .add("DEL work:1:event.worker; SADD work:1:event.worker wrong")
         .await;
     let refused = control(&state.conn, &keys)
         .skip(ADA, "work:1", None)
@@ -457,7 +450,7 @@ async fn an_object_that_is_held_and_in_no_set_is_released() {
     state
         .hold("work:1", "inf", &["1"], "7 0 1 0 attempts: 5: down")
         .await;
-    state.run("DEL", &[&state.keys.objects_held()]).await;
+    state.add("DEL objects.held").await;
     let keys = state.keys.clone();
     let released = control(&state.conn, &keys)
         .release(ADA, "work:1")

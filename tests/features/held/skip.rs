@@ -30,7 +30,7 @@ async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
             "12 4 3 5 crashes: died 5 times with this event in hand",
         )
         .await;
-    state.run("LPUSH", &[&keys.events("work:1"), "4"]).await;
+    state.add("LPUSH work:1:events 4").await;
     let skipped = control(&state.conn, &keys)
         .skip(ADA, "work:1", Some(12))
         .await
@@ -118,7 +118,7 @@ async fn skipping_the_last_event_of_a_batch_leaves_no_batch() {
             )
             .await;
     }
-    state.run("LPUSH", &[&keys.events("more"), "2"]).await;
+    state.add("LPUSH more:events 2").await;
     for object in ["more", "none"] {
         let skipped = control(&state.conn, &keys)
             .skip(ADA, object, None)
@@ -240,7 +240,7 @@ async fn what_has_no_batch_is_not_skipped() {
     assert_eq!(console.dead().await.len(), 0);
     // An object that is in no set of held objects is not held, even if its owner key is `held`.
     state.hold("astray", "1", &["1"], "20 0 1 0 retry: x").await;
-    state.run("ZREM", &[&keys.objects_held(), "astray"]).await;
+    state.add("ZREM objects.held astray").await;
     let refused = control(&state.conn, &keys)
         .skip(ADA, "astray", None)
         .await

@@ -67,7 +67,7 @@ async fn the_actions_on_one_object_are_listed() {
         .await
         .expect_err("no cursor");
     assert!(matches!(refused, ControlError::Cursor(_)), "{refused}");
-    state.run("DEL", &[&keys.operator_actions()]).await;
+    state.add("DEL operator.actions").await;
     assert_eq!(
         control
             .actions_of("work:1", None, 1)
@@ -76,7 +76,7 @@ async fn the_actions_on_one_object_are_listed() {
             .next,
         None
     );
-    state.run("SET", &[&keys.operator_actions(), "1"]).await;
+    state.add("SET operator.actions 1").await;
     assert!(matches!(
         control.actions_of("work:1", None, 1).await,
         Err(ControlError::Redis { .. })

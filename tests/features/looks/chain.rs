@@ -275,7 +275,7 @@ async fn the_chain_goes_on_beside_a_wrong_type() {
     let (_redis, mut state) = empty().await;
     let keys = state.keys.clone();
     state.dead_letter("1700-0", "work:1", b"{}").await;
-    state.run("SET", &[&keys.event_log(), "1"]).await;
+    state.add("SET event.log 1").await;
     let control = control(&state.conn, &keys);
     let page = control.chain("work:1", None, 10).await.expect("a page");
     assert_eq!(

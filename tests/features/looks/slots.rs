@@ -15,18 +15,15 @@ async fn a_bounded_look_says_how_many_slots_it_has_read() {
     for n in 0..4 {
         state.register(&format!("w{n}"), 200).await;
     }
-    state
-        .run("HSET", &[&keys.meta(), "names.indexed", "1"])
-        .await;
+    state.add("HSET seriatim.meta names.indexed 1").await;
     for (object, list) in [("near", "w0.7"), ("far", "w3.199")] {
         state
             .run("LPUSH", &[&keys.worker_object(list), object])
             .await;
         state.run("LPUSH", &[&keys.events(object), "{}"]).await;
     }
-    state.run("LPUSH", &[&keys.events("lost"), "{}"]).await;
     state
-        .run("SET", &[&keys.worker_object("w0.8"), "a wrong type"])
+        .add("LPUSH lost:events {}; SET event.worker:w0.8:object 'a wrong type'")
         .await;
     for n in 0..4 {
         state
@@ -88,9 +85,7 @@ async fn a_bounded_look_says_how_many_slots_it_has_read() {
     assert_eq!(look(&bounded, "lost").await.0, Standing::Uncovered);
     assert_eq!(look(&bounded, "far").await.1, "w3.199");
     // An object with a marker needs no search.
-    state
-        .run("RPUSH", &[&keys.objects_with_events(), "lost"])
-        .await;
+    state.add("RPUSH objects.with.events lost").await;
     let (standing, _, read, why) = look(&bounded, "lost").await;
     assert_eq!((standing, read), (Standing::Marked, None), "{why}");
 }

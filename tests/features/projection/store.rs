@@ -164,12 +164,7 @@ async fn a_projection_is_kept_in_a_store_of_its_own() {
     .await
     .expect("opened");
     table.0.lock().expect("no panic").had_by = None;
-    state
-        .run(
-            "XADD",
-            &[&keys.event_log(), "*", "status", "completed", "id", "181"],
-        )
-        .await;
+    state.add("XADD event.log * status completed id 181").await;
     assert!(matches!(runner.step().await, Err(ProjectionError::Lost)));
     assert_eq!(rows(&table), Some(180));
     assert_eq!(redis.console().await.left().await, ["event.log"]);

@@ -219,10 +219,7 @@ async fn a_slot_does_not_go_on_with_a_paused_object() {
         let keys = scene.keys.clone();
         scene.state.own("w.0", "work:1", 1, &["1"]).await;
         if more {
-            scene
-                .state
-                .run("LPUSH", &[&keys.events("work:1"), "2"])
-                .await;
+            scene.state.add("LPUSH work:1:events 2").await;
         }
         scene.state.emit("other", "3").await;
         set(scene.conn(), &keys, Kind::Block, "work:1").await;
@@ -276,19 +273,13 @@ async fn a_name_that_was_popped_is_paused() {
         let keys = scene.keys.clone();
         scene
             .state
-            .run("LPUSH", &[&keys.worker_object("w.0"), "work:1"])
+            .add("LPUSH event.worker:w.0:object work:1")
             .await;
         if owned {
-            scene
-                .state
-                .run("SET", &[&keys.event_worker("work:1"), "w.0"])
-                .await;
+            scene.state.add("SET work:1:event.worker w.0").await;
         }
         if events {
-            scene
-                .state
-                .run("LPUSH", &[&keys.events("work:1"), "1"])
-                .await;
+            scene.state.add("LPUSH work:1:events 1").await;
         }
         set(scene.conn(), &keys, Kind::Pause, "*").await;
         assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
@@ -663,10 +654,7 @@ async fn a_key_of_a_wrong_type_is_noticed_first() {
         scene.state.emit("work:1", "1").await;
         scene.state.own("w.0", "work:2", 1, &["1"]).await;
         if rules_wrong {
-            scene
-                .state
-                .run("SADD", &[&keys.event_rules(), "wrong"])
-                .await;
+            scene.state.add("SADD event.rules wrong").await;
             let refused = control(scene.conn(), &keys)
                 .set_rule(ADA, Kind::Pause, &selector("*"), None)
                 .await
@@ -678,10 +666,7 @@ async fn a_key_of_a_wrong_type_is_noticed_first() {
         }
         if paused_wrong {
             set(scene.conn(), &keys, Kind::Pause, "*").await;
-            scene
-                .state
-                .run("SADD", &[&keys.objects_paused(), "wrong"])
-                .await;
+            scene.state.add("SADD objects.paused wrong").await;
         }
         let tag = Tag {
             first: 1,
@@ -722,17 +707,11 @@ async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
             .call(BOUNDS, ClaimFirst::Held, None)
             .await
             .expect("an answer");
-        scene
-            .state
-            .run("DEL", &[&keys.event_worker("work:1")])
-            .await;
-        scene
-            .state
-            .run("SADD", &[&keys.event_worker("work:1"), "wrong"])
-            .await;
+        scene.state.add("DEL work:1:event.worker").await;
+        scene.state.add("SADD work:1:event.worker wrong").await;
         scene.state.emit("work:1", "2").await;
         if !ruled {
-            scene.state.run("DEL", &[&keys.event_rules()]).await;
+            scene.state.add("DEL event.rules").await;
         }
         assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
         assert_eq!(
@@ -762,17 +741,11 @@ async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
 async fn a_paused_object_that_is_quarantined_is_paused_no_more() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
-    scene
-        .state
-        .run("ZADD", &[&keys.objects_paused(), "0", "work:1"])
-        .await;
+    scene.state.add("ZADD objects.paused 0 work:1").await;
     for key in [keys.event_worker("work:1"), keys.events("work:1")] {
         scene.state.run("HSET", &[&key, "wrong", "type"]).await;
     }
-    scene
-        .state
-        .run("LPUSH", &[&keys.objects_with_events(), "work:1"])
-        .await;
+    scene.state.add("LPUSH objects.with.events work:1").await;
     assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
     assert_eq!(
         (
@@ -802,14 +775,8 @@ async fn a_held_object_whose_owner_cannot_be_told_is_not_paused() {
         .hold("work:1", "99999999999999", &["1"], "1 0 1 0 retry: x")
         .await;
     set(scene.conn(), &keys, Kind::Pause, "work:1").await;
-    scene
-        .state
-        .run("DEL", &[&keys.event_worker("work:1")])
-        .await;
-    scene
-        .state
-        .run("SADD", &[&keys.event_worker("work:1"), "wrong"])
-        .await;
+    scene.state.add("DEL work:1:event.worker").await;
+    scene.state.add("SADD work:1:event.worker wrong").await;
     scene.state.emit("work:1", "2").await;
     scene.ask().await;
     assert_eq!(
@@ -828,10 +795,7 @@ async fn the_last_id_of_a_paused_object_does_not_expire() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
     scene.state.delivered("work:1", 7).await;
-    scene
-        .state
-        .run("PEXPIRE", &[&keys.last_event_id("work:1"), "600000"])
-        .await;
+    scene.state.add("PEXPIRE work:1:last.event.id 600000").await;
     scene.state.emit("work:1", "1").await;
     set(scene.conn(), &keys, Kind::Pause, "*").await;
     let forgets = Bounds {
