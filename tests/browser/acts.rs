@@ -409,8 +409,7 @@ async fn an_action_of_many_steps_can_be_stopped(#[case] hand: Hand, #[case] scri
     const LETTERS: usize = 2000;
     /// The number of dead letters that one step drops.
     const STEP: u64 = 32;
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let mut letters = redis::pipe();
     for _ in 0..LETTERS {
         let letter = [

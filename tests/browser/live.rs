@@ -49,8 +49,7 @@ async fn wait_for_message(driver: &Driver) {
 #[tokio::test]
 #[ignore = "needs Chromium; scripts/test-browser runs it"]
 async fn the_overview_changes_until_it_is_told_to_stop() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let dashboard = Dashboard::start(&redis, &[]).await;
     let driver = Driver::start().await;
     driver.resize(1280, 800).await;
@@ -294,8 +293,7 @@ async fn many_viewers_cost_as_much_as_one() {
     // One user may have at most 75 streams.
     const VIEWERS: usize = 50;
     const TIME: Duration = Duration::from_secs(8);
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     for number in 0..100 {
         console.emit(&format!("work:{number}"), "1").await;
     }

@@ -62,8 +62,7 @@ async fn queued(console: &Console, namespace: &str) -> u64 {
 /// Tests the order of the sources: the command line, the environment, the file, the default.
 #[tokio::test]
 async fn the_command_line_beats_the_environment_and_that_the_file() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let config = file(&format!(
         "redis = {:?}\nnamespace = 'by-file'\n",
         redis.url()

@@ -162,7 +162,7 @@ async fn depth_is_exact_and_finds_the_longest() {
 async fn inspect_says_where_an_object_stands_and_why() {
     let (_redis, mut state) = clean().await;
     let keys = state.keys.clone();
-    state.run("LPUSH", &[&keys.events("lost"), "{}"]).await;
+    state.add("LPUSH lost:events {}").await;
     for (object, standing, why) in [
         (
             "work:1",
@@ -216,9 +216,8 @@ async fn departed_names_are_looked_through() {
     }
     let keys = state.keys.clone();
     state
-        .run("LPUSH", &[&keys.worker_object("departed-7.999"), "far"])
+        .add("LPUSH event.worker:departed-7.999:object far; LPUSH far:events {}")
         .await;
-    state.run("LPUSH", &[&keys.events("far"), "{}"]).await;
     let seen = control(&state.conn, &keys)
         .inspect("far")
         .await
@@ -294,9 +293,8 @@ async fn inspect_says_what_state_the_head_event_is_in() {
     use EventState::{Blocked, InFlight, Paused, Queued, Waiting};
     let (_redis, mut state) = clean().await;
     let keys = state.keys.clone();
-    state.run("LPUSH", &[&keys.events("work:8"), "{}"]).await;
     state
-        .run("LPUSH", &[&keys.objects_with_events(), "empty"])
+        .add("LPUSH work:8:events {}; LPUSH objects.with.events empty")
         .await;
     let objects = [
         "work:1", "work:2", "work:3", "work:4", "work:5", "work:6", "work:7", "work:8", "work:9",
@@ -460,7 +458,7 @@ async fn what_became_of_the_last_events_is_told() {
     );
     // If the event log is off, the events come from the dead letters. The search ends when it has
     // found `EVENTS_MAX` events.
-    state.run("DEL", &[&keys.event_log()]).await;
+    state.add("DEL event.log").await;
     for n in 1..=7 {
         state
             .dead_letter(&format!("2000-{n}"), "work:3", b"{}")
@@ -513,7 +511,7 @@ async fn what_became_of_the_last_events_is_told() {
     assert_eq!(parsed["ended"]["events"], json!([dead]));
     // If the event log has a wrong type, the result names its key. The dead letters are still
     // searched.
-    state.run("SET", &[&keys.event_log(), "1"]).await;
+    state.add("SET event.log 1").await;
     let seen = control(&state.conn, &keys)
         .ended("work:1")
         .await
@@ -581,8 +579,7 @@ async fn the_look_for_the_last_events_is_bounded() {
 async fn inspect_goes_on_beside_wrong_types_and_takes_any_name() {
     let (_redis, mut state) = clean().await;
     let keys = state.keys.clone();
-    state.run("SET", &[&keys.events("x"), "1"]).await;
-    state.run("LPUSH", &[&keys.last_event_id("x"), "1"]).await;
+    state.add("SET x:events 1; LPUSH x:last.event.id 1").await;
     let seen = control(&state.conn, &keys)
         .inspect("x")
         .await
@@ -616,9 +613,7 @@ async fn dead_letters_are_lossless_json_lines() {
         .dead_letter("1700-1", "work:2", "not JSON: \u{e9}\n".as_bytes())
         .await;
     state.dead_letter("1701-0", "work:1", b"\xff\x00").await;
-    state
-        .run("XADD", &[&state.keys.events_dead(), "1702-0", "foo", "bar"])
-        .await;
+    state.add("XADD events.dead 1702-0 foo bar").await;
     let output = text(&seriatim(&redis, &["dead", "list", "--json"]));
     let lines: Vec<&str> = output.lines().collect();
     // The event is unchanged byte for byte, except for the line break.
@@ -714,8 +709,7 @@ async fn dead_letters_come_in_pages() {
         .letters;
     let ids: Vec<_> = page.iter().map(|letter| letter.dead_id.as_str()).collect();
     assert_eq!(ids, ["1700-98", "1700-99"]);
-    state.run("DEL", &[&keys.events_dead()]).await;
-    state.run("SET", &[&keys.events_dead(), "1"]).await;
+    state.add("DEL events.dead; SET events.dead 1").await;
     let refused = seriatim(&redis, &["dead", "list"]);
     assert_eq!(refused.status.code(), Some(3));
 }
@@ -730,7 +724,7 @@ async fn check_ends_with_0_or_1() {
     state
         .run("LPUSH", &[&state.keys.events("x\u{202e}[31m"), "{}"])
         .await;
-    state.run("LPUSH", &[&state.keys.events("y"), "{}"]).await;
+    state.add("LPUSH y:events {}").await;
     let output = seriatim(&redis, &["check", "--limit", "1"]);
     assert_eq!(output.status.code(), Some(1));
     let printed = text(&output);

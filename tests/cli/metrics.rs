@@ -175,8 +175,7 @@ fn of(redis: &Redis, name: &str, label: &str) -> String {
 
 #[tokio::test]
 async fn a_worker_shows_the_documented_metrics() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = Process::start(&redis, "w", "null", &["--http", "127.0.0.1:0"]);
     let address = listening(|| worker.log()).await;
     console
@@ -216,8 +215,7 @@ async fn a_worker_shows_the_documented_metrics() {
 /// Tests the metrics of a namespace that has something of each kind.
 #[tokio::test]
 async fn an_exporter_shows_the_documented_metrics() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let exporter = Exporter::start(&redis).await;
     let gate = Gate::closed();
     let waits = gate.clone();
@@ -383,8 +381,7 @@ async fn an_exporter_shows_how_far_shares_are_used() {
 /// Story: a prefix of two parts was accepted, and always counted 0.
 #[tokio::test]
 async fn queued_events_are_counted_by_prefix() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     for n in 0..30 {
         console.emit_all(&format!("many:{n}"), ["1", "2"]).await;
     }
@@ -478,8 +475,7 @@ async fn a_worker_logs_and_counts_the_lost_keys_that_it_meets() {
 /// Events that no worker knows show in a metric, on which an alert fires, and in `stats`.
 #[tokio::test]
 async fn events_that_no_worker_knows_show_in_a_metric() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let exporter = Exporter::start(&redis).await;
     let sink = Recorder::with(|_| {
         Act::Stop(Stop::Unknown {
@@ -519,16 +515,11 @@ async fn events_that_no_worker_knows_show_in_a_metric() {
 async fn a_score_that_is_no_time_is_in_no_metric() {
     let redis = Redis::start();
     let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let keys = redis.keys().clone();
     state
         .hold("work:1", "0", &["1"], "7 0 1 0 retry: down")
         .await;
-    state
-        .run("HSET", &[&keys.events_scheduled_of("work:2"), "k", "1"])
-        .await;
-    state
-        .run("ZADD", &[&keys.events_scheduled(), "0", "work:2\nk"])
-        .await;
+    state.add("HSET work:2:events.scheduled k 1").await;
+    state.add("ZADD events.scheduled 0 'work:2\nk'").await;
     let exporter = Exporter::start(&redis).await;
     let seen = exporter
         .until(
@@ -610,8 +601,7 @@ async fn a_lost_key_shows_in_a_metric() {
 
 #[tokio::test]
 async fn objects_add_no_series() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = Process::start(&redis, "w", "null", &["--http", "127.0.0.1:0"]);
     let address = listening(|| worker.log()).await;
     let exporter = Exporter::start(&redis).await;
@@ -707,8 +697,7 @@ fn rights(redis: &Redis, begin: &str, end: &str) -> Vec<String> {
 /// without a worker. Without the right to push marks, the age is NaN, and the log says so once.
 #[tokio::test]
 async fn an_exporter_pushes_marks_if_its_user_may() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let reads = rights(
         &redis,
         "ACL SETUSER viewer on >PASSWORD ~{shop:0}:* ",

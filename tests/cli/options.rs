@@ -195,8 +195,7 @@ fn a_flag_in_the_environment_takes_the_usual_words_for_true_and_false() {
 /// is on.
 #[tokio::test]
 async fn a_flag_in_the_environment_means_what_it_says() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     for (value, is_on) in [("1", true), ("off", false)] {
         let sink = [
             "worker",
@@ -429,8 +428,7 @@ fn the_permissions_in_the_document_name_every_command_of_the_scripts() {
 
 #[tokio::test]
 async fn the_permissions_in_the_document_are_enough() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     for rules in permissions(redis.keys().prefix()) {
         let words: Vec<&str> = ["ACL", "SETUSER"]
             .into_iter()

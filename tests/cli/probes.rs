@@ -55,8 +55,7 @@ fn healthcheck(args: &[&str]) -> Output {
 /// and counts no attempt.
 #[tokio::test]
 async fn a_stopping_worker_is_not_ready_at_once() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let mut worker = Process::start(&redis, "w", "stdout", &["--http", "127.0.0.1:0"]);
     let address = address(&worker).await;
     until_status(&address, "/readyz", 200).await;

@@ -37,7 +37,7 @@ async fn a_repair_is_shown_first_and_recorded_once() {
         seriatim(&redis, &["repair"]),
         (0, "nothing to repair\n".to_owned())
     );
-    state.run("DEL", &[&redis.keys().objects_held()]).await;
+    state.add("DEL objects.held").await;
     state
         .run("SET", &[&redis.keys().event_worker("odd\u{202e}"), "2"])
         .await;

@@ -47,8 +47,7 @@ fn stats(redis: &Redis, arguments: &[&str]) -> String {
 /// its status again, even if another program has overwritten the key.
 #[tokio::test]
 async fn a_process_writes_its_status_again_and_again() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let worker = start(&redis, "w", &Arc::new(sink::Null), |_| {});
     console
         .emit_all("work:1", (0..20).map(|n| n.to_string()))
@@ -103,8 +102,7 @@ async fn a_process_writes_its_status_again_and_again() {
 /// at the length of the lease.
 #[tokio::test]
 async fn a_status_is_as_old_as_3_s_at_most() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let lease = Duration::from_secs(41);
     let worker = start(&redis, "w", &Arc::new(sink::Null), |config| {
         config.lease = lease
@@ -138,8 +136,7 @@ async fn a_status_is_as_old_as_3_s_at_most() {
 /// Tests the lines of `stats` about an unavailable sink and about a delivery that hangs.
 #[tokio::test]
 async fn stats_show_a_sink_that_is_down_and_the_longest_delivery() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (is_down, gate) = (Arc::new(AtomicBool::new(false)), Gate::closed());
     let (down, waits) = (Arc::clone(&is_down), gate.clone());
     let sink = Recorder::with(move |offer| match offer.object.as_str() {

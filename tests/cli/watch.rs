@@ -25,8 +25,7 @@ fn watching(redis: &Redis, args: &[&str]) -> Child {
 /// Tests that `--watch` prints each look as one line, and that a later line shows the change.
 #[tokio::test]
 async fn stats_are_shown_again_and_again() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let mut program = watching(&redis, &["stats", "--json", "--watch=100ms"]);
     let mut lines = BufReader::new(program.stdout.take().expect("output")).lines();
     let mut next = || {

@@ -377,21 +377,11 @@ async fn watched_names_are_looked_at_after_a_step_back() {
     let (clock, redis) = with_clock();
     let console = redis.console().await;
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let _: u64 = console
-        .run(&["HSET", &keys.event_workers(), "w", "1 token 1"])
+    console.add("HSET event.workers w '1 token 1'").await;
+    console
+        .add("SET event.worker:w:lease 'token h 1 1 5000ms' PX 5000")
         .await;
-    let _: () = console
-        .run(&[
-            "SET",
-            &keys.worker_lease("w"),
-            "token h 1 1 5000ms",
-            "PX",
-            "5000",
-        ])
-        .await;
-    let _: u64 = console
-        .run(&["ZADD", &keys.event_workers_watched(), "1", "w"])
-        .await;
+    console.add("ZADD event.workers.watched 1 w").await;
     adopt(&mut conn, &keys, None).await;
     step_back(&clock, &console).await;
     while adopt(&mut conn, &keys, None).await.more {}
@@ -423,7 +413,7 @@ async fn a_departed_name_is_looked_at_soon_after_a_step_back() {
     step_back(&clock, &console).await;
     while adopt(&mut conn, &keys, None).await.more {}
     until("it is looked at", PATIENCE, async || {
-        let _: u64 = console.run(&["HDEL", &keys.meta(), "names.next"]).await;
+        console.add("HDEL seriatim.meta names.next").await;
         adopt(&mut conn.clone(), &keys, None).await;
         let next: f64 = console
             .run(&["ZSCORE", &keys.event_workers_departed(), "gone"])
@@ -586,12 +576,9 @@ async fn a_step_ahead_takes_nothing_from_a_long_handler(
 /// process is taken over.
 #[tokio::test]
 async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let _: u64 = console
-        .run(&["HSET", &keys.event_workers(), "dead", "1 token 1"])
-        .await;
+    console.add("HSET event.workers dead '1 token 1'").await;
     let second = Some(Duration::from_secs(1));
     // The columns of each case:
     // - time since the last sweep by Redis' clock, in ms (by the caller's own clock always 1 s)
@@ -610,16 +597,11 @@ async fn a_takeover_waits_for_a_moment_after_a_step_ahead() {
         (2_000, Some(6_000), 1, 1),
     ] {
         let now = now_ms(&console).await;
-        let _: i64 = console
-            .run(&["LREM", &keys.objects_with_events(), "0", "work:1"])
+        console
+            .add("LREM objects.with.events 0 work:1; DEL event.worker:dead.0:object")
             .await;
-        let _: i64 = console.run(&["DEL", &keys.worker_object("dead.0")]).await;
-        let _: u64 = console
-            .run(&["LPUSH", &keys.worker_object("dead.0"), "work:1"])
-            .await;
-        let _: u64 = console
-            .run(&["ZADD", &keys.event_workers_watched(), "1", "dead"])
-            .await;
+        console.add("LPUSH event.worker:dead.0:object work:1").await;
+        console.add("ZADD event.workers.watched 1 dead").await;
         let _: u64 = console
             .run(&["HSET", &keys.meta(), "clock", &(now - noted).to_string()])
             .await;

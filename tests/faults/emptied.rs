@@ -127,8 +127,7 @@ async fn lose_counter(console: &Console, counter: Option<&str>) {
 async fn a_counter_that_is_lost_under_a_running_worker_gives_no_id_again(
     #[case] counter: Option<&str>,
 ) {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit_all("work:1", ["1", "2"]).await;
@@ -150,8 +149,7 @@ async fn a_counter_that_is_lost_under_a_running_worker_gives_no_id_again(
 /// seen the ids between the two.
 #[tokio::test]
 async fn a_counter_below_the_last_id_of_an_object_gives_no_id_again() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::new();
     let worker = start(&redis, "a", &sink, |_| {});
     console
@@ -175,8 +173,7 @@ async fn a_counter_below_the_last_id_of_an_object_gives_no_id_again() {
 /// A new namespace begins at the chosen first id. A namespace with data keeps its counter.
 #[tokio::test]
 async fn a_chosen_first_id_is_where_a_new_namespace_begins() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     for (first_id, expected) in [(7, 7), (0, 8), (7, 9)] {
         let sink = Recorder::new();
         console.emit("work:1", "1").await;

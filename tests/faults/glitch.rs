@@ -142,8 +142,7 @@ async fn jobs_move_in_bounded_steps() {
         (60_000, 10_000, false),
         (0, 0, false),
     ] {
-        let redis = Redis::own(&[]);
-        let console = redis.console().await;
+        let (redis, console) = Redis::own(&[]).with_console().await;
         let mut conn = redis.connect().await;
         let (meta, now) = (console.keys.meta(), now_ms(&console).await);
         let jobs = 2 * MOVES_MAX + 10;
@@ -223,8 +222,7 @@ async fn jobs_move_in_bounded_steps() {
 /// No tick fires while the clock is far from the time that the last sweep noted.
 #[tokio::test]
 async fn no_tick_fires_in_a_glitch_that_no_sweep_has_seen() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let mut conn = redis.connect().await;
     let now = now_ms(&console).await;
     put_jobs(&console, ["tick".to_owned()], now - 5000).await;
@@ -251,8 +249,7 @@ async fn no_tick_fires_in_a_glitch_that_no_sweep_has_seen() {
 /// and `doctor` show it, and the remedy helps.
 #[tokio::test]
 async fn a_job_that_waits_for_the_clock_is_shown() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let control = control(&redis.connect().await, redis.keys());
     control.set_cron(BY, every_second()).await.expect("set");
     let ahead = now_ms(&console).await + HOUR_MS;

@@ -48,8 +48,7 @@ struct Scene {
 
 impl Scene {
     async fn new() -> Self {
-        let redis = Redis::start();
-        let console = redis.console().await;
+        let (redis, console) = Redis::start().with_console().await;
         let gate = Gate::closed();
         let at_gate = gate.clone();
         let sink = Recorder::with(move |offer| match offer.object.as_str() {
@@ -96,12 +95,7 @@ impl Scene {
             .await;
         scene
             .console
-            .run::<u64>(&[
-                "ZADD",
-                &keys.events_scheduled(),
-                "99999999999999",
-                "later:1\nk",
-            ])
+            .add("ZADD events.scheduled 99999999999999 'later:1\nk'")
             .await;
         for object in ["hand:1", "hand:2"] {
             scene
@@ -286,9 +280,7 @@ impl Scene {
                     .await;
             }
         }
-        self.console
-            .run::<u64>(&["ZADD", &keys.events_scheduled_wake(), "0", "wake"])
-            .await;
+        self.console.add("ZADD events.scheduled.wake 0 wake").await;
     }
 }
 

@@ -45,8 +45,7 @@ async fn fail_over(redis: &Redis, earlier: &[&[&str]]) -> Console {
 
 #[tokio::test]
 async fn another_replication_id_makes_the_counter_jump_once() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let sink = Recorder::new();
     let workers = ["a", "b", "c"].map(|name| start(&redis, name, &sink, |_| {}));
     console.emit("work:1", "1").await;
@@ -73,8 +72,7 @@ async fn another_replication_id_makes_the_counter_jump_once() {
 
 #[tokio::test]
 async fn a_counter_that_went_back_jumps_above_every_id_seen() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     console
@@ -155,8 +153,7 @@ async fn an_emptied_redis_is_worked_on_after_one_lease() {
 /// process waits until this lease ends.
 #[tokio::test]
 async fn a_revived_token_is_waited_out() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let sink = Recorder::new();
     let lease = Duration::from_millis(700);
     let worker = start(&redis, "w", &sink, |config| config.lease = lease);
@@ -193,8 +190,7 @@ async fn a_revived_token_is_waited_out() {
 #[tokio::test]
 async fn a_worker_goes_on_after_flushall() {
     for has_event in [true, false] {
-        let redis = Redis::own(&[]);
-        let console = redis.console().await;
+        let (redis, console) = Redis::own(&[]).with_console().await;
         let sink = Recorder::new();
         // If a new connection finds the lost writes first, the worker waits for one lease.
         let worker = start(&redis, "w", &sink, |config| {
@@ -222,8 +218,7 @@ async fn a_worker_goes_on_after_flushall() {
 /// If no process is left that remembers the ids, an operator sets the next id.
 #[tokio::test]
 async fn the_first_id_can_be_given() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     for (first_id, expected) in [(5000, 5000), (0, 5001), (100, 5002)] {
         let sink = Recorder::new();
         console.emit("work:1", "1").await;
@@ -342,10 +337,8 @@ async fn ids_of_batches_in_hand_are_not_given_again() {
         state.register("w", 2).await;
         state.lease("w").await;
         state.own("w.0", "a", 7, &["1", "2"]).await;
-        state.run("LPUSH", &[&keys.events("a"), "3"]).await;
-        state.run("LPUSH", &[&keys.events("b"), "4"]).await;
         state
-            .run("LPUSH", &[&keys.objects_with_events(), "b"])
+            .add("LPUSH a:events 3; LPUSH b:events 4; LPUSH objects.with.events b")
             .await;
         state.run("SET", &[&keys.next_event_id(), counter]).await;
         let bounds = Bounds {

@@ -38,8 +38,7 @@ async fn refused(console: &Console) -> u64 {
 
 #[tokio::test]
 async fn the_backlog_drains() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     for n in 0..400 {
         console
             .emit(&format!("work:{}", n % 10), n.to_string())
@@ -71,8 +70,7 @@ async fn the_backlog_drains() {
 /// keep its lease.
 #[tokio::test]
 async fn leases_are_taken_renewed_and_given_back() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     console.emit_all("work:1", ["1", "2"]).await;
     let before = Recorder::with(|_| Act::Wait(crate::support::recorder::Gate::closed()));
     let worker = start(&redis, "w", &before, |_| {});
@@ -102,8 +100,7 @@ async fn leases_are_taken_renewed_and_given_back() {
 /// As long as Redis refuses the blocking pop, the worker looks for markers without it.
 #[tokio::test]
 async fn while_pops_are_refused_markers_are_found_all_the_same() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |config| {
         config.sweep = Duration::from_secs(60)

@@ -14,8 +14,7 @@ use crate::support::running::start;
 /// continued. The fail point `deliver.after=unavailable` found this error.
 #[tokio::test]
 async fn a_delivery_that_stands_still_keeps_no_probe_away() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (gate, up) = (Gate::closed(), Arc::new(AtomicBool::new(false)));
     let (held_up, answers) = (gate.clone(), Arc::clone(&up));
     let sink = Recorder::with(move |offer| match offer.object.as_str() {
@@ -43,8 +42,7 @@ async fn a_delivery_that_stands_still_keeps_no_probe_away() {
 /// batch of another slot.
 #[tokio::test]
 async fn a_probe_that_stands_still_is_followed_by_another() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (gate, up) = (Gate::closed(), Arc::new(AtomicBool::new(false)));
     let (held_up, answers) = (gate.clone(), Arc::clone(&up));
     let sink = Recorder::with(move |offer| match offer.object.as_str() {
@@ -70,8 +68,7 @@ async fn a_probe_that_stands_still_is_followed_by_another() {
 /// this object. No other object was tried, because the only slot kept the batch.
 #[tokio::test]
 async fn each_probe_is_for_another_object() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let others = AtomicUsize::new(0);
     let sink = Recorder::with(move |offer| match offer.object.as_str() {
         // It is unavailable until the three other objects had their turn.

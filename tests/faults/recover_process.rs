@@ -26,8 +26,7 @@ async fn until_owned(console: &Console, object: &str) -> String {
 
 #[tokio::test]
 async fn a_killed_process_started_again_under_its_name_goes_on_at_once() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     // The lease is longer than any wait of the test.
     let lease = ["--lease", "10m"];
     let mut process = Process::start(&redis, "w", "stdout", &lease);
@@ -64,8 +63,7 @@ async fn a_killed_process_started_again_under_its_name_goes_on_at_once() {
 
 #[tokio::test]
 async fn a_name_in_use_is_refused_in_one_line() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let owner = Process::start(&redis, "w", "null", &["--lease", "900ms"]);
     console.until_lease("w").await;
     let mut second = Process::start(&redis, "w", "null", &["--lease", "900ms"]);
@@ -81,8 +79,7 @@ async fn a_name_in_use_is_refused_in_one_line() {
 
 #[tokio::test]
 async fn a_process_that_was_taken_over_ends_and_says_so() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let mut first = Process::start(&redis, "w", "stdout", &[]);
     console.emit("work:1", large()).await;
     until_owned(&console, "work:1").await;
@@ -114,8 +111,7 @@ async fn a_process_that_was_taken_over_ends_and_says_so() {
 /// After the pause the first process attaches again, and delivers the next event in order.
 #[tokio::test]
 async fn a_process_paused_for_longer_than_its_lease_goes_on() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("out.ndjson");
     let paused = Process::start(
@@ -167,8 +163,7 @@ async fn a_process_paused_for_longer_than_its_lease_goes_on() {
 async fn killed_processes_lose_and_reorder_nothing() {
     const EVENTS: usize = 3000;
     const OBJECTS: usize = 40;
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     for object in 0..OBJECTS {
         let events = (object..EVENTS).step_by(OBJECTS).map(|n| n.to_string());
         console.emit_all(&format!("work:{object}"), events).await;
@@ -236,8 +231,7 @@ fn merged_len(files: &[PathBuf]) -> usize {
 
 #[tokio::test]
 async fn sigterm_finishes_what_is_in_hand() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let mut process = Process::start(&redis, "w", "stdout", &[]);
     console.emit("work:1", large()).await;
     until_owned(&console, "work:1").await;
@@ -255,8 +249,7 @@ async fn sigterm_finishes_what_is_in_hand() {
 
 #[tokio::test]
 async fn a_second_signal_stops_at_once() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let mut process = Process::start(&redis, "w", "stdout", &[]);
     console.emit("work:1", large()).await;
     until_owned(&console, "work:1").await;

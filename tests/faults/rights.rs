@@ -69,8 +69,7 @@ async fn a_batch_that_cannot_be_filled_loses_no_event_and_shares_no_id() {
         ("rpop", false),
         ("lpush", false),
     ] {
-        let redis = Redis::own(&[]);
-        let console = redis.console().await;
+        let (redis, console) = Redis::own(&[]).with_console().await;
         let mut state = State::new(redis.connect().await, redis.keys().clone());
         let keys = state.keys.clone();
         state.register("w", 2).await;
@@ -97,9 +96,9 @@ async fn a_batch_that_cannot_be_filled_loses_no_event_and_shares_no_id() {
             );
         } else {
             // A pop has moved the marker.
-            state.run("LPUSH", &[&keys.worker_object("w.0"), "a"]).await;
+            state.add("LPUSH event.worker:w.0:object a").await;
         }
-        state.run("LPUSH", &[&keys.worker_object("w.1"), "b"]).await;
+        state.add("LPUSH event.worker:w.1:object b").await;
         for object in ["a", "b"] {
             state
                 .run("LPUSH", &[&keys.events(object), "1", "2", "3", "4"])
@@ -207,8 +206,7 @@ async fn objects_that_cannot_be_claimed_or_grouped_are_not_lost() {
         .into_iter()
         .flat_map(|command| [(command, 0), (command, 1)])
     {
-        let redis = Redis::own(&[]);
-        let console = redis.console().await;
+        let (redis, console) = Redis::own(&[]).with_console().await;
         let mut state = State::new(redis.connect().await, redis.keys().clone());
         state.register("w", 2).await;
         state.lease("w").await;

@@ -11,8 +11,7 @@ use crate::support::{Redis, until};
 /// file at once, not only with its next delivery.
 #[tokio::test]
 async fn a_hangup_opens_the_file_anew() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (file, renamed) = (dir.path().join("out"), dir.path().join("out.1"));
     let mut process = Process::start(&redis, "w", &format!("file:{}", file.display()), &[]);
@@ -46,8 +45,7 @@ async fn a_hangup_opens_the_file_anew() {
 /// A sink without a file ignores SIGHUP, and logs that.
 #[tokio::test]
 async fn a_hangup_is_ignored_by_other_sinks() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let mut process = Process::start(&redis, "w", "null", &[]);
     process.until_logged("recover: attached").await;
     process.hang_up();

@@ -47,8 +47,7 @@ fn assert_in_order(sink: &Recorder, objects: usize, events: usize) {
 /// kept its lease. Now a worker gives up a link only if no byte moves.
 #[tokio::test]
 async fn a_reply_takes_as_long_as_a_slow_link_needs() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let total = fill(&console, 8, 16, 48).await;
     let proxy = Proxy::before(&redis);
     proxy.slow_down(SLOW);
@@ -71,8 +70,7 @@ async fn a_reply_takes_as_long_as_a_slow_link_needs() {
 /// delivers an event of another object.
 #[tokio::test]
 async fn a_late_reply_to_a_commit_delays_no_other_object() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let proxy = Proxy::before(&redis);
     let sink = Recorder::new();
     let worker = start_at(proxy.url(), &redis, "w", &sink, |config| {
@@ -102,8 +100,7 @@ async fn a_late_reply_to_a_commit_delays_no_other_object() {
 /// larger than the limit, are still delivered.
 #[tokio::test]
 async fn after_a_timeout_the_worker_asks_for_less() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let total = fill(&console, 8, 8, 32).await;
     console
         .emit("large", format!("\"{}\"", "x".repeat(400 * 1024)))
@@ -130,8 +127,7 @@ async fn after_a_timeout_the_worker_asks_for_less() {
 /// connection after the timeout.
 #[tokio::test]
 async fn a_link_that_stands_still_is_given_up() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let proxy = Proxy::before(&redis);
     let sink = Recorder::new();
     let worker = start_at(proxy.url(), &redis, "w", &sink, |config| {

@@ -145,8 +145,7 @@ async fn until_renewed(console: &Console, name: &str, times: usize) {
 #[case::multi_thread(2)]
 #[tokio::test]
 async fn a_handler_that_blocks_its_thread_keeps_the_lease(#[case] threads: usize) {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Blocks::default();
     let mut config = config(&redis, "w");
     // A busy host may keep the whole process waiting for a second.
@@ -193,8 +192,7 @@ async fn a_handler_that_blocks_its_thread_keeps_the_lease(#[case] threads: usize
 /// batches counts a crash. Story: this lapse once counted no crash.
 #[tokio::test]
 async fn a_lease_that_was_let_go_counts_a_crash() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Blocks::default();
     let mut config = config(&redis, "w");
     (config.lease, config.stall_max) = (MS(300), MS(1000));
@@ -219,8 +217,7 @@ async fn a_lease_that_was_let_go_counts_a_crash() {
 /// count no crash.
 #[tokio::test]
 async fn a_paused_process_counts_no_crash() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let process = Process::start(
         &redis,
         "w",
@@ -304,8 +301,7 @@ fn start_child(redis: &Redis) -> Command {
 /// `crashes_max` crashes the event is held, and the other events are delivered.
 #[tokio::test]
 async fn a_handler_that_blocks_for_ever_is_quarantined() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     console.emit("work:1", r#"{"type":"block"}"#).await;
     for crashes in 1..=3 {
         let Output { status, stderr, .. } = start_child(&redis).output().expect("it runs");
@@ -379,8 +375,7 @@ async fn no_thread_is_left() {
     if !is_alone("stall::no_thread_is_left") {
         return;
     }
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::new();
     for turn in 0..5 {
         let worker = start(&redis, "w", &sink, |_| {});

@@ -125,8 +125,7 @@ async fn dead(console: &Console) -> Vec<String> {
 
 async fn storm(seed: u64) {
     println!("SERIATIM_STORM_SEED={seed}");
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let choices = Choices::of(seed);
     let failing = choices.clone();
     let sink = Recorder::with(move |offer| match failing.below(40) {

@@ -16,8 +16,7 @@ use crate::support::{Redis, until};
 /// anyway, so without this the test would take 25 s.
 #[tokio::test]
 async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let proxy = Proxy::before(&redis);
     let sink = Recorder::new();
     let worker = start_at(proxy.url(), &redis, "w", &sink, |config| {
@@ -57,8 +56,7 @@ async fn a_lost_reply_of_a_pop_leaves_no_object_behind() {
 /// and no two slots serve the same name.
 #[tokio::test]
 async fn two_names_in_the_list_of_one_slot() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let first = start(&redis, "w", &Recorder::new(), |config| {
         config.concurrency = 1
     });
@@ -87,8 +85,7 @@ async fn two_names_in_the_list_of_one_slot() {
 /// slot is free.
 #[tokio::test]
 async fn a_name_that_arrives_at_a_busy_slot_goes_back_to_the_markers() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let gate = Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |offer| {
@@ -128,8 +125,7 @@ async fn a_name_that_arrives_at_a_busy_slot_goes_back_to_the_markers() {
 /// until the block time ends.
 #[tokio::test]
 async fn a_ghost_pop_of_a_departed_process_is_found() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let sink = Recorder::new();
     for departed in ["left", "died"] {
         let worker = start(&redis, departed, &Recorder::new(), |_| {});
@@ -177,8 +173,7 @@ async fn a_ghost_pop_of_a_departed_process_is_found() {
 /// its last takeover.
 #[tokio::test]
 async fn a_departed_name_is_forgotten_after_a_day() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (now_s, _): (u64, u64) = console.run(&["TIME"]).await;
     let hours_ago = |hours: u64| format!("4 token {}", (now_s - hours * 3600) * 1000);
     for (name, hours) in [("lately", 23), ("long-ago", 25), ("has-something", 25)] {
@@ -191,16 +186,10 @@ async fn a_departed_name_is_forgotten_after_a_day() {
             ])
             .await;
     }
-    let _: u64 = console
-        .run(&[
-            "LPUSH",
-            &console.keys.worker_object("has-something.3"),
-            "work:1",
-        ])
+    console
+        .add("LPUSH event.worker:has-something.3:object work:1")
         .await;
-    let _: u64 = console
-        .run(&["LPUSH", &console.keys.events("work:1"), "1"])
-        .await;
+    console.add("LPUSH work:1:events 1").await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     sink.until_sent(1).await;
@@ -220,11 +209,8 @@ async fn a_departed_name_is_forgotten_after_a_day() {
 /// Lua prints numbers from 1e14 as 1e+14, and numbers above 2^53 are not exact.
 #[tokio::test]
 async fn ids_above_1e14_are_exact() {
-    let redis = Redis::start();
-    let console = redis.console().await;
-    let _: () = console
-        .run(&["SET", &console.keys.next_event_id(), "100000000000000"])
-        .await;
+    let (redis, console) = Redis::start().with_console().await;
+    console.add("SET next.event.id 100000000000000").await;
     let sink = Recorder::with(|offer| match (offer.text().as_str(), offer.before) {
         ("2", 0) => Act::Stop(seriatim::sink::Stop::transient("down")),
         ("3", _) => Act::Stop(seriatim::sink::Stop::rejected("never")),
@@ -268,8 +254,7 @@ async fn a_counter_at_its_end_or_without_a_number_stops_the_worker() {
         "0x10",
         "abc",
     ] {
-        let redis = Redis::start();
-        let console = redis.console().await;
+        let (redis, console) = Redis::start().with_console().await;
         let _: () = console
             .run(&["SET", &console.keys.next_event_id(), value])
             .await;
@@ -296,8 +281,7 @@ async fn a_counter_at_its_end_or_without_a_number_stops_the_worker() {
 /// Payloads are never decoded or encoded: the sink and a dead letter get the pushed bytes.
 #[tokio::test]
 async fn payloads_are_bytes() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let sink = Recorder::new();
     let events = [
         r#"9007199254740993"#,
@@ -321,8 +305,7 @@ async fn payloads_are_bytes() {
 /// again.
 #[tokio::test]
 async fn scripts_are_loaded_again_after_a_flush() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     let other = start(&redis, "other", &sink, |_| {});
@@ -344,8 +327,7 @@ async fn scripts_are_loaded_again_after_a_flush() {
 /// A pop may wait for a marker for longer than the response timeout of other commands.
 #[tokio::test]
 async fn a_pop_may_last_longer_than_the_response_timeout() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |config| {
         config.response_timeout = Duration::from_millis(250);
@@ -390,9 +372,7 @@ async fn a_pop_may_last_longer_than_the_response_timeout() {
 async fn data_of_another_version_is_refused() {
     let redis = Redis::start().empty();
     let console = redis.console().await;
-    let _: u64 = console
-        .run(&["HSET", &console.keys.meta(), "schema", "3"])
-        .await;
+    console.add("HSET seriatim.meta schema 3").await;
     let error = start(&redis, "w", &Recorder::new(), |_| {})
         .ended()
         .await
@@ -413,8 +393,7 @@ async fn a_name_that_came_late_to_a_busy_slot_goes_to_a_free_one_at_once() {
     use seriatim::wire::{
         Advance, Advanced, Attach, Bounds, ClaimFirst, Suspects, advance, attach,
     };
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let keys = &console.keys;
     let mut conn = redis.connect().await;
     let name = Attach {

@@ -22,18 +22,9 @@ async fn an_object_quarantined_and_let_go_in_one_call_does_not_stop_redis() {
     state.lease("w").await;
     state.own("w.0", "a", 1, &["1"]).await;
     state.own("w.1", "a", 11, &["11"]).await;
-    state.run("LPUSH", &[&keys.events("a"), "12"]).await;
+    state.add("LPUSH a:events 12").await;
     state
-        .run(
-            "HSET",
-            &[
-                &keys.event_handled("a"),
-                "id",
-                "1",
-                "emit:h",
-                "0 1 2 9999 1 x",
-            ],
-        )
+        .add("HSET a:event.handled id 1 emit:h '0 1 2 9999 1 x'")
         .await;
     let bounds = Bounds {
         batch: 10,

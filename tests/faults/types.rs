@@ -21,14 +21,9 @@ async fn others_are_served(console: &Console, sink: &Recorder) {
 
 #[tokio::test]
 async fn a_queue_of_a_wrong_type_quarantines_its_object() {
-    let redis = Redis::start();
-    let console = redis.console().await;
-    let keys = &console.keys;
-    let _: () = console
-        .run(&["SET", &keys.events("bad"), "not a list"])
-        .await;
-    let _: u64 = console
-        .run(&["LPUSH", &keys.objects_with_events(), "bad"])
+    let (redis, console) = Redis::start().with_console().await;
+    console
+        .add("SET bad:events 'not a list'; LPUSH objects.with.events bad")
         .await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
@@ -38,7 +33,7 @@ async fn a_queue_of_a_wrong_type_quarantines_its_object() {
     others_are_served(&console, &sink).await;
 
     // The operator repairs the queue of the object and releases the object.
-    let _: () = console.run(&["DEL", &keys.events("bad")]).await;
+    console.add("DEL bad:events").await;
     console.emit("bad", "1").await;
     console.release("bad").await;
     sink.until_sent(11).await;
@@ -49,8 +44,7 @@ async fn a_queue_of_a_wrong_type_quarantines_its_object() {
 
 #[tokio::test]
 async fn a_queue_that_becomes_another_type_while_it_is_worked_on_quarantines_its_object() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let gate = crate::support::recorder::Gate::closed();
     let held_up = gate.clone();
     let sink = Recorder::with(move |offer| {
@@ -63,9 +57,7 @@ async fn a_queue_that_becomes_another_type_while_it_is_worked_on_quarantines_its
     let worker = start(&redis, "w", &sink, |_| {});
     console.emit("bad", "1").await;
     gate.until_reached(1).await;
-    let _: () = console
-        .run(&["SET", &console.keys.events("bad"), "not a list"])
-        .await;
+    console.add("SET bad:events 'not a list'").await;
     gate.open();
     console.until_held("bad", "quarantine").await;
     assert_eq!(
@@ -79,14 +71,10 @@ async fn a_queue_that_becomes_another_type_while_it_is_worked_on_quarantines_its
 
 #[tokio::test]
 async fn a_last_id_that_is_none_quarantines_its_object() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let keys = &console.keys;
-    let _: u64 = console
-        .run(&["LPUSH", &keys.last_event_id("list"), "1"])
-        .await;
-    let _: () = console
-        .run(&["SET", &keys.last_event_id("text"), "abc"])
+    console
+        .add("LPUSH list:last.event.id 1; SET text:last.event.id abc")
         .await;
     for object in ["list", "text"] {
         console.emit(object, "1").await;
@@ -109,8 +97,7 @@ async fn a_last_id_that_is_none_quarantines_its_object() {
 
 #[tokio::test]
 async fn a_held_batch_of_a_wrong_type_quarantines_its_object() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let keys = &console.keys;
     for (n, object) in ["bad", "gone"].into_iter().enumerate() {
         let _: () = console
@@ -127,10 +114,9 @@ async fn a_held_batch_of_a_wrong_type_quarantines_its_object() {
             .run(&["ZADD", &keys.objects_held(), "1", object])
             .await;
     }
-    let _: () = console
-        .run(&["SET", &keys.events_held("bad"), "not a list"])
+    console
+        .add("SET bad:events.held 'not a list'; SET next.event.id 2")
         .await;
-    let _: () = console.run(&["SET", &keys.next_event_id(), "2"]).await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     let held = console.until_held("bad", "quarantine").await;
@@ -145,23 +131,15 @@ async fn a_held_batch_of_a_wrong_type_quarantines_its_object() {
 /// a held batch counts as absent numbers.
 #[tokio::test]
 async fn an_owner_or_numbers_of_a_wrong_type_stop_nothing() {
-    let redis = Redis::start();
-    let console = redis.console().await;
-    let keys = &console.keys;
-    let _: u64 = console
-        .run(&["LPUSH", &keys.event_worker("owner"), "x"])
-        .await;
+    let (redis, console) = Redis::start().with_console().await;
+    console.add("LPUSH owner:event.worker x").await;
     console.emit("owner", "1").await;
-    let _: u64 = console
-        .run(&["LPUSH", &keys.events_held_id("numbers"), "x"])
+    console
+        .add("LPUSH numbers:events.held.id x; SET numbers:event.worker held")
         .await;
-    let _: () = console
-        .run(&["SET", &keys.event_worker("numbers"), "held"])
+    console
+        .add("ZADD objects.held 1 numbers; LPUSH numbers:events 1")
         .await;
-    let _: u64 = console
-        .run(&["ZADD", &keys.objects_held(), "1", "numbers"])
-        .await;
-    let _: u64 = console.run(&["LPUSH", &keys.events("numbers"), "1"]).await;
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     sink.until_sent(2).await;
@@ -173,12 +151,9 @@ async fn an_owner_or_numbers_of_a_wrong_type_stop_nothing() {
 /// If an event cannot be written to the dead letters, the event is held and not lost.
 #[tokio::test]
 async fn dead_letters_of_a_wrong_type_hold_the_event() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let keys = &console.keys;
-    let _: () = console
-        .run(&["SET", &keys.events_dead(), "not a stream"])
-        .await;
+    console.add("SET events.dead 'not a stream'").await;
     let sink = Recorder::with(
         |offer| match (offer.object.as_str(), offer.text().as_str()) {
             ("bad", "2") => Act::Stop(Stop::rejected("never")),
@@ -194,7 +169,7 @@ async fn dead_letters_of_a_wrong_type_hold_the_event() {
     );
     assert_eq!(console.list(&keys.events_held("bad")).await, ["2", "3"]);
     others_are_served(&console, &sink).await;
-    let _: u64 = console.run(&["DEL", &keys.events_dead()]).await;
+    console.add("DEL events.dead").await;
     console.release("bad").await;
     until("it is dead", PATIENCE, async || {
         (console.dead().await.len() == 1).then_some(())
@@ -220,8 +195,7 @@ async fn until_named(worker: &Process, key: &str, found: &str, expected: &str) {
 #[tokio::test]
 async fn a_shared_key_of_a_wrong_type_is_waited_for() {
     for at in 0..5 {
-        let redis = Redis::start();
-        let console = redis.console().await;
+        let (redis, console) = Redis::start().with_console().await;
         let keys = &console.keys;
         let (key, expected) = [
             (keys.objects_with_events(), "list"),
@@ -232,7 +206,7 @@ async fn a_shared_key_of_a_wrong_type_is_waited_for() {
         ][at]
             .clone();
         let _: () = console.run(&["SET", &key, "wrong"]).await;
-        let _: u64 = console.run(&["LPUSH", &keys.events("work:1"), "1"]).await;
+        console.add("LPUSH work:1:events 1").await;
         let mut worker = Process::start(&redis, "w", "null", &["--concurrency", "4"]);
         until_named(&worker, &key, "string", expected).await;
         assert_eq!(console.list(&keys.events("work:1")).await, ["1"]);
@@ -250,8 +224,7 @@ async fn a_shared_key_of_a_wrong_type_is_waited_for() {
 #[tokio::test]
 async fn a_shared_key_that_becomes_a_wrong_type_holds_work_up_until_it_is_repaired() {
     for at in 0..2 {
-        let redis = Redis::start();
-        let console = redis.console().await;
+        let (redis, console) = Redis::start().with_console().await;
         let keys = &console.keys;
         let (key, expected) =
             [(keys.objects_held(), "zset"), (keys.event_rules(), "hash")][at].clone();
@@ -289,8 +262,7 @@ async fn a_shared_key_that_becomes_a_wrong_type_holds_work_up_until_it_is_repair
 /// operator.
 #[tokio::test]
 async fn a_worker_that_waits_for_a_repair_can_be_stopped() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let key = console.keys.event_workers();
     let _: () = console.run(&["SET", &key, "wrong"]).await;
     let mut worker = Process::start(&redis, "w", "null", &[]);
@@ -304,8 +276,7 @@ async fn a_worker_that_waits_for_a_repair_can_be_stopped() {
 #[tokio::test]
 async fn a_counter_or_meta_of_a_wrong_type_is_named() {
     for at in 0..2 {
-        let redis = Redis::start();
-        let console = redis.console().await;
+        let (redis, console) = Redis::start().with_console().await;
         let (key, expected) = match at {
             0 => (console.keys.next_event_id(), "string"),
             _ => (console.keys.meta(), "hash"),
@@ -342,8 +313,7 @@ async fn a_counter_or_meta_of_a_wrong_type_is_named() {
 /// away, so the worker found no key of a wrong type, and ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_was_moved_away_in_time_ends_no_worker() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let meta = console.keys.meta();
     let _: () = console.run(&["SET", &meta, "wrong"]).await;
     // The worker looks at the type of the key after the script has failed.
@@ -365,8 +335,7 @@ async fn a_key_that_was_moved_away_in_time_ends_no_worker() {
 /// knew. Under a user without LMOVE, healthy objects were quarantined as if a key had a wrong type.
 #[tokio::test]
 async fn a_user_without_a_right_that_the_scripts_need_is_refused_at_the_start() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     console.emit("work:1", "1").await;
     for command in ["lmove", "rpop", "zrange", "blmove"] {
         let _: String = console

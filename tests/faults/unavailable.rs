@@ -13,8 +13,7 @@ use crate::support::{Redis, until};
 /// counts no attempt. From then on the worker has at most one batch, with which it tries its sink.
 #[tokio::test]
 async fn what_an_unavailable_sink_keeps_goes_to_others() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let broken = Recorder::with(|_| Act::Stop(Stop::unavailable("disk full")));
     let sick = start(&redis, "sick", &broken, |config| {
         config.concurrency = 4;

@@ -287,8 +287,7 @@ fn the_alerts_are_valid_and_pass_their_tests() {
 #[tokio::test]
 #[ignore = "needs Prometheus: scripts/test-prometheus"]
 async fn a_real_prometheus_sees_a_running_system() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let addresses: Vec<String> = (0..3)
         .map(|_| format!("127.0.0.1:{}", free_port()))
         .collect();
@@ -436,8 +435,7 @@ async fn a_real_prometheus_sees_a_running_system() {
 #[tokio::test]
 #[ignore = "needs Prometheus: scripts/test-prometheus"]
 async fn objects_add_no_series_in_prometheus() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let addresses: Vec<String> = (0..2)
         .map(|_| format!("127.0.0.1:{}", free_port()))
         .collect();

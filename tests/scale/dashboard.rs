@@ -284,8 +284,7 @@ impl Costs {
 /// commands of all tries, at most one in a thousand may take longer than 5 ms.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_page_at_millions_of_objects_is_cheap() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let keys = redis.keys();
     fill_all(&console).await;
     let _: Option<String> = console.run(&["EVAL", FILL, "0", keys.prefix()]).await;
@@ -428,8 +427,7 @@ async fn pages_with_rows_of_1_mib_are_cheap() {
                     'event', string.rep('x', (n == 1 or n == 20) and 100 or 1048000), 'error', 'no', 'attempts', '0')
             end
         end";
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let _: Option<String> = console
         .run(&["EVAL", FILL, "0", redis.keys().prefix()])
         .await;
@@ -481,8 +479,7 @@ async fn pages_with_rows_of_1_mib_are_cheap() {
 /// that nothing reaches Redis if nobody looks.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_overview_costs_the_same_for_any_number_of_viewers() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     fill_all(&console).await;
     let dashboard = Dashboard::start(&redis).await;
     dashboard.page("/").await;
@@ -562,8 +559,7 @@ async fn the_overview_costs_the_same_for_any_number_of_viewers() {
 /// follows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_followed_log_costs_the_same_for_any_number_of_followers() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let _: Option<String> = console
         .run(&["EVAL", FILL, "0", redis.keys().prefix()])
         .await;

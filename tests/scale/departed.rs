@@ -588,8 +588,7 @@ async fn the_pass_begins_anew_on_another_server() {
 /// A process returns, and another process leaves: each name moves into the other set.
 #[tokio::test]
 async fn a_name_is_watched_while_its_process_lives() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (watched, departed) = (
         console.keys.event_workers_watched(),
         console.keys.event_workers_departed(),

@@ -85,8 +85,7 @@ fn median(mut times: Vec<u64>) -> u64 {
 /// command of a scrape, of a mark, or of a count of all queues takes more than 5 ms.
 #[tokio::test]
 async fn an_exporter_at_millions_of_objects_is_cheap() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let keys = redis.keys();
     fill_all(&console).await;
     for from in (0..MARKERS).step_by(10_000) {

@@ -215,8 +215,7 @@ impl Recording {
 
 /// Runs a worker until `b:1`, behind a million objects of another group, is delivered.
 async fn first_behind_a_million(slots: usize, takes: Duration) {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     fill(&redis, "a", MANY, "markers").await;
     console.emit("b:1", "1").await;
     let recording = record(&console).await;
@@ -261,8 +260,7 @@ async fn an_object_behind_a_million_comes_within_a_second_although_slots_are_bus
 /// Runs a worker while ten groups wait. The groups that wait for a whole window must get equal
 /// shares in it. `held`: the group whose objects are due held objects.
 async fn equal_shares(held: Option<usize>, backlogs: [usize; 10]) {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     // The largest group comes first, so that all others wait behind it.
     for (n, backlog) in backlogs.iter().enumerate().rev() {
         fill(
@@ -346,8 +344,7 @@ async fn held_objects_that_are_due_count_for_their_group() {
 /// slow deliveries, an object behind 100,000 due held objects of another group waited for minutes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_held_object_behind_many_of_another_group_comes_soon_although_slots_are_busy() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     fill(&redis, "a", 100_000, "held").await;
     let keys = redis.keys();
     let _: () = console.run(&["LPUSH", &keys.events("b:1"), "1"]).await;
@@ -383,8 +380,7 @@ async fn a_held_object_behind_many_of_another_group_comes_soon_although_slots_ar
 #[tokio::test(flavor = "multi_thread")]
 async fn groups_with_long_names_keep_the_calls_short() {
     const OBJECTS: usize = 500;
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let long = "x".repeat(20_000);
     for n in 0..OBJECTS {
         console.emit(&format!("{n}{long}:1"), "1").await;

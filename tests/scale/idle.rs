@@ -41,8 +41,7 @@ async fn commands(console: &Console) -> (u64, u64) {
 
 /// Returns the commands per worker and second of so many idle workers with the default settings.
 async fn per_second(workers: u64) -> f64 {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let processes: Vec<_> = (0..workers)
         .map(|n| Process::start(&redis, &format!("w{n}"), "null", &[]))
         .collect();

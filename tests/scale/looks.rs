@@ -43,8 +43,7 @@ pub(crate) async fn fill_all(console: &Console) {
 /// Tests that a look at millions of objects takes at most 2 ms of Redis' time, and no command 5 ms.
 #[tokio::test]
 async fn a_look_at_millions_of_objects_is_cheap() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let keys = redis.keys();
     fill_all(&console).await;
     let control = control(&redis.connect().await, keys);
@@ -88,8 +87,7 @@ async fn a_look_at_millions_of_objects_is_cheap() {
 /// The look counted their empty slots, and not the batch of the live worker.
 #[tokio::test]
 async fn a_look_counts_the_batches_of_live_workers_first() {
-    let redis = Redis::start();
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
     let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
     let _: u64 = console
         .run(&["HSET", &keys.meta(), "names.indexed", "1"])

@@ -65,8 +65,7 @@ where
 /// are looked for are among the last ones, or absent.
 #[tokio::test]
 async fn each_list_of_a_page_is_cheap() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let keys = redis.keys();
     fill_all(&console).await;
     let (log, actions) = (keys.event_log(), keys.operator_actions());

@@ -49,8 +49,7 @@ async fn until_grouped(redis: &Redis, console: &Console) {
 /// Tests that each group that waits gets the part of the claims of 10 s that its weight says.
 #[tokio::test(flavor = "multi_thread")]
 async fn groups_that_wait_get_claims_by_their_weights() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     // The largest group comes first, so that all others wait behind it.
     for (n, backlog) in BACKLOGS.iter().enumerate().rev() {
         fill(&redis, &format!("g{n}"), *backlog, "markers").await;
@@ -102,8 +101,7 @@ async fn groups_that_wait_get_claims_by_their_weights() {
 /// priority gets one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_low_priority_gets_its_turn() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     for group in ["low", "normal", "high"] {
         fill(&redis, group, 100_000, "markers").await;
     }
@@ -167,8 +165,7 @@ impl Sink for Times {
 async fn keeps_rate(names: &[&str], objects: usize, events: usize, rate: f64, burst: u64) {
     const LENGTH: Duration = Duration::from_secs(15);
     const LATE: f64 = 0.1;
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     set(&redis, "r:*", Share::new().rate(rate).burst(burst)).await;
     for n in 0..objects {
         console
@@ -254,8 +251,7 @@ async fn a_rate_is_kept_by_many_processes() {
 /// Tests that the calls stay short if all shares but one are part of a share that has little room.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_stay_short_with_nested_limits() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     set(&redis, "p:*", Share::new().in_flight(5)).await;
     for n in 1..SHARES_MAX {
         set(&redis, &format!("p:g{n}:*"), Share::new().in_flight(1)).await;
@@ -283,8 +279,7 @@ async fn calls_stay_short_with_nested_limits() {
 /// Tests that the calls stay short with the most shares, all with limits, and many objects of each.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_stay_short_with_a_thousand_limits() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     for n in 0..SHARES_MAX {
         set(
             &redis,

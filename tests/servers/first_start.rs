@@ -10,8 +10,7 @@ const FOREIGN: &str = "this database has keys of other programs";
 /// Story: a user's own list `user:77:events` was delivered as events after one emit for `user:77`.
 #[tokio::test]
 async fn a_database_with_keys_of_others_is_told_at_the_first_start() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let _: String = console.run(&["SET", "{other:0}:seriatim.meta", "x"]).await;
     let _: i64 = console.run(&["LPUSH", "user:77:events", "mine"]).await;
     let _: String = console.run(&["SET", "cart:1", "x"]).await;

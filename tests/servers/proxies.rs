@@ -64,8 +64,7 @@ async fn every_part_works_behind_a_proxy_without_hello() {
 /// RESP3 any more.
 #[tokio::test]
 async fn an_unused_connection_that_was_closed_is_replaced() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let emitter = Emitter::builder(redis.url())
         .keys(redis.keys().clone())
         .connect()

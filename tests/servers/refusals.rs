@@ -58,8 +58,7 @@ async fn a_full_redis_is_told_with_its_reason() {
 /// A worker waits for its place, and logs the reason once.
 #[tokio::test]
 async fn a_worker_waits_until_redis_has_room() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let _: String = console.run(&["CONFIG", "SET", "maxclients", "1"]).await;
     let worker = Process::start(&redis, "w", "null", &[]);
     worker.until_logged("max number of clients reached").await;

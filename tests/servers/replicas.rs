@@ -334,8 +334,7 @@ async fn a_replica_may_be_promoted_by_hand() {
 /// error, and a worker waits.
 #[tokio::test]
 async fn a_master_without_its_replicas_refuses_emits_and_workers_wait() {
-    let redis = Redis::own(&[]);
-    let console = redis.console().await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
     let sink = Recorder::new();
     let emitter = Emitter::builder(redis.url())
         .keys(redis.keys().clone())
