@@ -5,7 +5,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
@@ -17,6 +18,9 @@ use tokio_rustls::client::TlsStream;
 
 use super::route::read_file;
 use super::server::Server;
+
+/// The time for which the authorities of the system are not read again. Reading them takes some ms.
+const SYSTEM_ROOTS_FRESH: Duration = Duration::from_secs(10);
 
 /// The files of a TLS client. They are read for each connection, because certificates change.
 #[derive(Clone)]
@@ -112,21 +116,33 @@ fn roots_in(path: &Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// Returns the authorities of the system. They are read once per process. `option` is the name of
-/// the option for a file with authorities; error texts use it.
+/// Returns the authorities of the system, read less than [`SYSTEM_ROOTS_FRESH`] ago. If there are
+/// none any more, for example because their file is being replaced, returns the former ones.
+/// `option` is the name of the option for a file with authorities; error texts use it.
 fn system_roots(option: &str) -> Result<Arc<RootCertStore>, String> {
-    static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
-    let roots = ROOTS.get_or_init(|| {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        Arc::new(roots)
-    });
-    match roots.is_empty() {
-        true => Err(format!(
-            "this system has no certificates of authorities; name a file with them ({option})"
-        )),
-        false => Ok(Arc::clone(roots)),
+    static READ: Mutex<Option<(Instant, Arc<RootCertStore>)>> = Mutex::new(None);
+    let lock = || READ.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((at, roots)) = &mut *lock() {
+        if at.elapsed() < SYSTEM_ROOTS_FRESH {
+            return Ok(Arc::clone(roots));
+        }
+        // The files are read without the lock, because a file system may not answer. Meanwhile other
+        // threads use the former authorities.
+        *at = Instant::now();
     }
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let mut read = lock();
+    if !roots.is_empty() {
+        *read = Some((Instant::now(), Arc::new(roots)));
+    }
+    read.as_ref()
+        .map(|(_, roots)| Arc::clone(roots))
+        .ok_or_else(|| {
+            format!(
+                "this system has no certificates of authorities; name a file with them ({option})"
+            )
+        })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

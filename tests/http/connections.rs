@@ -478,3 +478,35 @@ async fn a_new_authority_is_read() {
     console.until_at_rest().await;
     worker.finish().await;
 }
+
+/// Story: a process read the authorities of the system once. After an update of the system, a worker
+/// refused the receiver's new certificate until a restart.
+#[tokio::test]
+async fn a_new_authority_of_the_system_is_read_at_sighup() {
+    let (first, second) = (Authority::new(), Authority::new());
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("ca");
+    fs::copy(first.file(), &file).expect("copied");
+    let redis = Redis::start();
+    let console = redis.console().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!(
+        "https://localhost:{}/",
+        listener.local_addr().expect("an address").port()
+    );
+    let certificate = second.certify("localhost");
+    let (_task, got) = serve(listener, &certificate, &["h2"], 100, Duration::ZERO);
+    let variables = [("SSL_CERT_FILE", file.to_str().expect("a path"))];
+    let worker = crate::support::process::Process::start_with(&redis, "w", &url, &[], &variables);
+    console.emit("a", "1").await;
+    worker.until_logged("unavailable").await;
+    fs::copy(second.file(), &file).expect("copied");
+    // The process does not read the authorities again within 10 s.
+    until("the event is accepted", PATIENCE, async || {
+        worker.hang_up();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        (count(&got) > 0).then_some(())
+    })
+    .await;
+    console.until_at_rest().await;
+}

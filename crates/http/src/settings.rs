@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use reqwest::header::HeaderMap;
-use rustls::ClientConfig;
+use rustls::{ClientConfig, RootCertStore};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
@@ -18,7 +18,7 @@ use super::LOG;
 use super::error::HttpError;
 use super::options::Options;
 use super::signature::Secret;
-use super::tls::https;
+use super::tls::{authorities, trusting};
 
 /// Interval at which the files are looked at, while requests are sent.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -30,6 +30,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// The present settings of requests.
 #[derive(Clone)]
 pub(super) struct Current {
+    authorities: Arc<RootCertStore>,
     pub(super) tls: Arc<ClientConfig>,
     pub(super) headers: HeaderMap,
     pub(super) secrets: Vec<Secret>,
@@ -163,15 +164,15 @@ impl Shared {
 
     fn read_again(&self) -> Result<(), HttpError> {
         let texts = texts(&self.options);
-        if self.seen().texts == texts {
-            return Ok(());
-        }
         let mut current = read(&self.options, self.needs_tls)?;
         let before = self.now();
         let mut seen = self.seen();
         // The clients compare the settings of TLS by their place in memory. With the same
-        // authorities, connections stay.
-        if seen.texts.last() == texts.last() {
+        // authorities, connections stay. Those of the system may change, too.
+        if current.authorities.roots == before.authorities.roots {
+            if seen.texts == texts {
+                return Ok(());
+            }
             current.tls = Arc::clone(&before.tls);
         }
         seen.texts = texts;
@@ -238,8 +239,11 @@ fn read(options: &Options, needs_tls: bool) -> Result<Current, HttpError> {
         all.secrets.extend(secrets);
         all.validate().map_err(|error| in_file(error.to_string()))?;
     }
-    let tls = https(all.ca_file.as_deref(), needs_tls, "--sink-ca").map_err(HttpError::Tls)?;
+    let authorities =
+        authorities(all.ca_file.as_deref(), needs_tls, "--sink-ca").map_err(HttpError::Tls)?;
+    let tls = trusting(Arc::clone(&authorities)).map_err(HttpError::Tls)?;
     Ok(Current {
+        authorities,
         tls: Arc::new(tls),
         headers: all.headers().clone(),
         secrets: all.secrets,

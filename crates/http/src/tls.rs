@@ -10,6 +10,23 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::{ClientConfig, RootCertStore};
 use seriatim::connection::tls::roots;
 
+/// Returns the authorities in this file, or else those of the system. `is_needed` says whether it is
+/// an error if the system has none. `option` is the name of the option for a file with authorities;
+/// error texts use it.
+///
+/// # Errors
+/// The text says that the file cannot be used, or that the system has no authorities.
+pub(crate) fn authorities(
+    ca_file: Option<&Path>,
+    is_needed: bool,
+    option: &str,
+) -> Result<Arc<RootCertStore>, String> {
+    match roots(ca_file, option) {
+        Err(_) if ca_file.is_none() && !is_needed => Ok(Arc::new(RootCertStore::empty())),
+        roots => roots,
+    }
+}
+
 /// Returns the settings of TLS to HTTP servers, with HTTP/2 if the server offers it. `is_needed`
 /// says whether it is an error if the system has no authorities. `option` is the name of the option
 /// for a file with authorities; error texts use it.
@@ -21,12 +38,16 @@ pub fn https(
     is_needed: bool,
     option: &str,
 ) -> Result<ClientConfig, String> {
+    trusting(authorities(ca_file, is_needed, option)?)
+}
+
+/// Returns the settings of TLS to servers whose certificates these authorities have signed.
+///
+/// # Errors
+/// The provider of cryptography does not support the versions of TLS.
+pub(crate) fn trusting(roots: Arc<RootCertStore>) -> Result<ClientConfig, String> {
     let provider = CryptoProvider::get_default()
         .map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);
-    let roots = match roots(ca_file, option) {
-        Err(_) if ca_file.is_none() && !is_needed => Arc::new(RootCertStore::empty()),
-        roots => roots?,
-    };
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
