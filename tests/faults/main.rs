@@ -1,6 +1,5 @@
 //! Faults of Redis, of its clock and memory, of the link to it, of the process and of the sink,
 //! with their effect on the events.
-#![cfg(feature = "worker")]
 
 #[path = "../support/state.rs"]
 mod state;

@@ -1,6 +1,5 @@
 //! Tests `control::check`. It finds nothing in a clean state, and finds each broken invariant by
 //! its number. An object that only moves breaks no invariant.
-#![cfg(feature = "worker")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,6 +1,5 @@
 //! Claims by hand: a program with a loop of its own claims events one by one, and gives the result
 //! of each at any time.
-#![cfg(feature = "worker")]
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! Cron jobs: each tick fires once, even if processes pause or die, or clocks change.
-#![cfg(feature = "worker")]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,6 +1,5 @@
 //! Dead letters and operators: dead letters are listed, retried as new events, or dropped. Each of
 //! these actions is recorded.
-#![cfg(feature = "worker")]
 
 use std::process::{Command, Output};
 

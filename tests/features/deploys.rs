@@ -1,5 +1,4 @@
 //! Rolling deploys: workers of two versions, and events that only the new version knows.
-#![cfg(feature = "worker")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,4 @@
 //! The figures of a worker.
-#![cfg(feature = "worker")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,5 @@
 //! Forgetting idle objects: an operator forgets them by name, or a worker some time after their
 //! last event.
-#![cfg(feature = "worker")]
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};

@@ -1,5 +1,4 @@
 //! Names of objects that are grouped: every look at Redis counts them.
-#![cfg(feature = "worker")]
 
 use std::num::NonZeroU64;
 

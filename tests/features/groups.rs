@@ -1,5 +1,4 @@
 //! Groups: while many objects wait, their names are grouped by group, and the groups take turns.
-#![cfg(feature = "worker")]
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

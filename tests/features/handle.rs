@@ -1,6 +1,5 @@
 //! The handle of an operator (`Control`): it connects and reconnects, and its clones share a
 //! connection.
-#![cfg(feature = "worker")]
 
 use seriatim::control::held::ReleaseFilter;
 use seriatim::control::{By, Control, ControlError, Cursor, Settle};

@@ -1,5 +1,4 @@
 //! Limits of the queues: an emit above a limit is refused as a whole.
-#![cfg(feature = "worker")]
 
 use std::num::NonZeroU64;
 

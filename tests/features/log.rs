@@ -1,6 +1,5 @@
 //! The event log: each finalized event has one row, written in the step that finalizes the event.
 //! Also tests how the log is read.
-#![cfg(feature = "worker")]
 
 use std::process::{Command, Output};
 use std::time::Duration;

@@ -1,10 +1,8 @@
 //! Tests of the features, one module for each feature.
 
-#[cfg(feature = "worker")]
 #[path = "../../examples/handlers.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod example;
-#[cfg(feature = "worker")]
 #[path = "../support/scene.rs"]
 mod scene;
 #[path = "../support/state.rs"]

@@ -1,5 +1,4 @@
 //! Tests of marks, which tell the age of the oldest marker.
-#![cfg(feature = "worker")]
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,4 @@
 //! Retry policies: the effect of failures, and the cases in which failed attempts stay counted.
-#![cfg(feature = "worker")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

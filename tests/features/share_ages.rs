@@ -1,5 +1,4 @@
 //! The age of the oldest marker, with and without those that wait for a limit.
-#![cfg(feature = "worker")]
 
 use std::time::Duration;
 

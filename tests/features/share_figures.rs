@@ -1,5 +1,4 @@
 //! Operators see the figures of each share, and the share that an object waits for.
-#![cfg(feature = "worker")]
 
 use seriatim::control::inspect::Standing;
 use seriatim::control::rules::Selector;

@@ -1,5 +1,4 @@
 //! Limits of shares: objects in hand, and events per second.
-#![cfg(feature = "worker")]
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

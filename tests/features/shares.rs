@@ -1,5 +1,4 @@
 //! Shares of groups: how operators set, list and remove them, and how groups that wait follow them.
-#![cfg(feature = "worker")]
 
 use seriatim::control::rules::Selector;
 use seriatim::control::shares::{

@@ -1,6 +1,5 @@
 //! The sink `file:PATH` with real files: its lines, the removal of torn lines, refused files, and a
 //! full disk.
-#![cfg(feature = "worker")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

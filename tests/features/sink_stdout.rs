@@ -1,5 +1,4 @@
 //! The sink `stdout` with a real pipe: a slow reader, and a reader that closes the pipe.
-#![cfg(feature = "worker")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};

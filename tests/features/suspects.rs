@@ -1,6 +1,5 @@
 //! Suspects: events that may have killed their worker. Only few of them are in flight at a time, so
 //! that a death holds no other event.
-#![cfg(feature = "worker")]
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

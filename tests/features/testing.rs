@@ -1,6 +1,5 @@
 //! The test kit, which needs no Redis. It runs handlers as a worker does, and returns their
 //! results. The example's handlers are tested with this kit.
-#![cfg(feature = "worker")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

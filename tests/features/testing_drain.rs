@@ -1,5 +1,4 @@
 //! `testing::drain` runs a worker until no work is left, and returns the results.
-#![cfg(feature = "worker")]
 
 use std::time::Duration;
 

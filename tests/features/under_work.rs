@@ -1,5 +1,4 @@
 //! The longest queues of objects that workers have in hand.
-#![cfg(feature = "worker")]
 
 use seriatim::control::UnderWork;
 

@@ -1,5 +1,4 @@
 //! Pages of registered worker names, and the slots of one name.
-#![cfg(feature = "worker")]
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,5 @@
 //! Tests of guards inside the scripts. Real processes never reach these guards, because other
 //! guards stop them earlier. So the tests call the scripts directly.
-#![cfg(feature = "worker")]
 
 mod batches;
 mod bounds;

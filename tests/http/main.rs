@@ -31,7 +31,6 @@ mod serving;
 mod shares;
 mod streams;
 mod task;
-#[cfg(feature = "traces")]
 mod traces;
 mod walks;
 mod weather;

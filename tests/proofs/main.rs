@@ -1,6 +1,5 @@
 //! Proofs over many schedules. The scripts are compared with a reference, and the invariants are
 //! checked after every step. Parsers get random bytes, and each command meets a fault.
-#![cfg(feature = "worker")]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,6 +1,5 @@
 //! Large numbers of objects, names, dead letters and rows. No call takes longer because of them,
 //! and no worker waits for them.
-#![cfg(feature = "worker")]
 
 #[path = "../support/mod.rs"]
 mod support;

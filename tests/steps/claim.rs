@@ -1,5 +1,4 @@
 //! Claim: the ways in which an object comes to a slot.
-#![cfg(feature = "worker")]
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,5 @@
 //! Commit: each result reaches Redis once, several results in one call, and an event that is
 //! emitted meanwhile is not lost.
-#![cfg(feature = "worker")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

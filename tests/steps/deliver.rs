@@ -1,5 +1,4 @@
 //! Deliver: the effect of the sink's results.
-#![cfg(feature = "worker")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,5 @@
 //! Deliver: if the last deliveries were short, the loop of a worker itself polls a delivery that is
 //! the only one. Every other delivery gets a task of its own.
-#![cfg(feature = "worker")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

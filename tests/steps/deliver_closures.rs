@@ -1,5 +1,4 @@
 //! Deliver, with closures as sinks, as in a user's program.
-#![cfg(feature = "worker")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

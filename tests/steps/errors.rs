@@ -1,6 +1,5 @@
 //! The errors of the failed attempts of an object's first event: when they are written, kept and
 //! deleted.
-#![cfg(feature = "worker")]
 
 use std::process::Command;
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! The record of finished handlers of an event: who may write it, and when it is deleted. The tests
 //! call the scripts directly.
-#![cfg(feature = "worker")]
 
 use seriatim::control::By;
 use seriatim::control::held::Skipped;

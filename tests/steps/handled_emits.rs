@@ -1,6 +1,5 @@
 //! Emits of handlers. They are stored in the record of finished handlers, and pushed in the step
 //! that finalizes their event. The tests call the scripts directly.
-#![cfg(feature = "worker")]
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! Results of handlers. A result is stored together with the success of the handler. The step that
 //! finalizes the event writes its results into the log row of the event.
-#![cfg(feature = "worker")]
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,5 +1,4 @@
 //! Calls of the process `w` of a scene for a batch that it has in hand.
-#![cfg(feature = "worker")]
 
 use seriatim::wire::{self, FINISHED, Finished, Handled, ScriptError, SlotBatch};
 

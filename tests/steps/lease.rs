@@ -1,5 +1,4 @@
 //! The lease: the right to run a worker name, and how a process notices that it has lost the lease.
-#![cfg(feature = "worker")]
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,7 +1,6 @@
 //! The steps of the protocol, each in its own module: emit, claim, deliver, commit, recover, and
 //! the lease that all of them need.
 
-#[cfg(feature = "worker")]
 #[path = "../support/scene.rs"]
 mod scene;
 #[path = "../support/state.rs"]

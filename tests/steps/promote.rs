@@ -1,5 +1,4 @@
 //! Promotion of schedules, tested one call at a time.
-#![cfg(feature = "worker")]
 
 use std::time::Duration;
 

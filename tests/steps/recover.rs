@@ -1,6 +1,5 @@
 //! Recover: after any death the same events come again, with the same ids and the same prev, and in
 //! order.
-#![cfg(feature = "worker")]
 
 use std::time::Duration;
 

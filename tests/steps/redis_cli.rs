@@ -1,6 +1,5 @@
 //! A producer needs only Redis. In these tests, plain `MULTI` transactions are typed into
 //! `redis-cli`.
-#![cfg(feature = "worker")]
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -1,5 +1,4 @@
 //! The record of a request that may be open at a receiver. The tests call the script directly.
-#![cfg(feature = "worker")]
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! A worker process as a whole: events on their whole path, and the stop of the process.
-#![cfg(feature = "worker")]
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -212,7 +212,6 @@ impl Console {
     }
 
     /// Fails if an invariant is broken.
-    #[cfg(feature = "worker")]
     pub async fn check(&self) {
         let report = super::control(&self.conn, &self.keys)
             .check()

@@ -4,17 +4,12 @@
 pub mod answering;
 pub mod clock;
 pub mod console;
-#[cfg(feature = "worker")]
 pub mod jobs;
-#[cfg(feature = "worker")]
 pub mod process;
 pub mod program;
 pub mod proxy;
-#[cfg(feature = "worker")]
 pub mod recorder;
-#[cfg(feature = "worker")]
 pub mod running;
-#[cfg(feature = "worker")]
 pub mod sweep;
 
 pub use self::program::program;
@@ -331,7 +326,6 @@ pub fn free_port() -> u16 {
 }
 
 /// Returns the handle of an operator over this connection.
-#[cfg(feature = "worker")]
 pub fn control(conn: &MultiplexedConnection, keys: &Keys) -> seriatim::control::Control {
     seriatim::control::Control::new(conn.clone()).with_keys(keys.clone())
 }

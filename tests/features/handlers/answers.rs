@@ -1,5 +1,4 @@
 //! Handlers: the effect of their results, the events they receive, and their cancellation.
-#![cfg(feature = "worker")]
 
 use std::future::pending;
 use std::sync::{Arc, Mutex};

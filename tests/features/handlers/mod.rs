@@ -1,5 +1,4 @@
 //! Handlers: which handlers of an event run, which run again, and the result of the event.
-#![cfg(feature = "worker")]
 
 mod answers;
 mod emit;

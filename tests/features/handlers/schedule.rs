@@ -1,6 +1,5 @@
 //! Schedules that handlers make. They are set once, in the step that finalizes the event, and not
 //! earlier.
-#![cfg(feature = "worker")]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,6 +1,5 @@
 //! Releasing many held objects at once. Story: after an outage of a sink an operator had to release
 //! each object by name.
-#![cfg(feature = "worker")]
 
 use std::process::{Command, Output};
 use std::time::Duration;

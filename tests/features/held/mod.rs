@@ -1,5 +1,4 @@
 //! Held objects and operators: listing, releasing, skipping the first event.
-#![cfg(feature = "worker")]
 
 mod list;
 mod many;

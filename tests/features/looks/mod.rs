@@ -1,5 +1,4 @@
 //! Looks for a page that shows the system: events are cut, and each call reads a bounded amount.
-#![cfg(feature = "worker")]
 
 mod actions;
 mod chain;

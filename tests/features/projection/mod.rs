@@ -1,6 +1,5 @@
 //! Projections fold the rows of the event log into a state. Each row is applied once, even if the
 //! process is killed.
-#![cfg(feature = "worker")]
 
 mod store;
 

@@ -1,5 +1,4 @@
 //! A projection that keeps its position and state in a user's own store, not in Redis.
-#![cfg(feature = "worker")]
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};

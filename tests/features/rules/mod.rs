@@ -1,6 +1,5 @@
 //! Pauses and blocks: how they are set, lifted and listed, which objects they hold, and that all
 //! objects continue afterwards.
-#![cfg(feature = "worker")]
 #![allow(unreachable_pub)]
 
 mod asked;

@@ -1,5 +1,4 @@
 //! Schedules: events that are pushed to their queue when they are due.
-#![cfg(feature = "worker")]
 
 mod emit;
 mod keyed;

@@ -1,5 +1,4 @@
 //! Emits of handlers. They are pushed once, in the step that finalizes the event, and not earlier.
-#![cfg(feature = "worker")]
 
 mod failures;
 
