@@ -46,6 +46,8 @@ pub enum Act {
     Panic,
     /// The delivery waits until the gate is open; then the event is sent.
     Wait(Gate),
+    /// The delivery waits until the gate is open; then the sink stops here.
+    WaitThenStop(Gate, Stop),
     /// The event is sent, but the delivery waits until the gate is open.
     SendThenWait(Gate),
 }
@@ -238,6 +240,10 @@ impl Sink for Recorder {
                 Act::Wait(gate) => {
                     gate.pass().await;
                     self.log().sent.push(offer);
+                }
+                Act::WaitThenStop(gate, stop) => {
+                    gate.pass().await;
+                    return Delivered::stopped(at, stop);
                 }
                 Act::SendThenWait(gate) => {
                     self.log().sent.push(offer);

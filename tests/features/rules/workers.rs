@@ -187,9 +187,11 @@ async fn what_is_in_flight_finishes_and_emits_go_on() {
 /// An event that waits for a retry also waits for a rule. It keeps its failed attempts and its id.
 #[tokio::test]
 async fn a_retry_waits_for_the_rule_and_stays_counted() {
-    let sink = Recorder::with(|offer| {
+    let gate = Gate::closed();
+    let waits = gate.clone();
+    let sink = Recorder::with(move |offer| {
         if offer.before == 0 {
-            Act::Stop(Stop::transient("down"))
+            Act::WaitThenStop(waits.clone(), Stop::transient("down"))
         } else {
             Act::Send
         }
@@ -200,8 +202,10 @@ async fn a_retry_waits_for_the_rule_and_stays_counted() {
         config.retry = "fixed:200ms".parse().expect("a policy")
     });
     console.emit("work:1", "1").await;
-    console.until_held("work:1", "retry: down").await;
+    // The rule is there before the retry is due, however slow the host is.
+    gate.until_reached(1).await;
     set(&conn, redis.keys(), Kind::Pause, "work:1").await;
+    gate.open();
     until_paused(&console, "work:1").await;
     assert_eq!(
         console.held_id("work:1").await.as_deref(),
