@@ -14,7 +14,7 @@ use seriatim::wire::values::{
 use crate::scene::{LEASE, Scene};
 use crate::support::{Redis, jobs};
 
-/// What each script has in front of its modules.
+/// The Lua code that the modules need before them.
 const HEAD: &str = "
     local P, redis_call, rare = '', redis.call, {}
     local K = setmetatable({}, { __index = function(_, name) return name end })
