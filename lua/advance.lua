@@ -21,11 +21,12 @@
 --           events.scheduled.wake (zsets): read and written
 --           event.shares (hash): read. event.shares.used (hash), objects.in.hand (zset) and all keys
 --           of groups (values/group.lua, values/shares.lua): read and written
--- Arguments prefix; name; token (UUID); events per batch (1 to 1000); bytes per batch; bytes per
---           reply; slots without a batch (0 to 1024); markers looked at (1 to 4096); where to claim
---           first: held | markers; ms after which the last id of a released object is forgotten (0:
---           never); highest id that the caller has seen (0: none); room for suspects
---           (values/suspects.lua); parts of a name that are its group (0: no groups)
+-- Arguments prefix; name; token (UUID); bounds, in one text with blanks between them: events per
+--           batch (1 to 1000), bytes per batch, bytes per reply, markers looked at (1 to 4096), ms
+--           after which the last id of a released object is forgotten (0: never), parts of a name
+--           that are its group (0: no groups); slots without a batch (0 to 1024); where to claim
+--           first: held | markers; highest id that the caller has seen (0: none); room for suspects
+--           (values/suspects.lua)
 --           with the event log on: `log`; rows kept (about); ms that rows are kept (0: any age)
 --           then per slot its number and a result; with the log on, each result is followed by the
 --           age of its batch in ms:
@@ -55,13 +56,14 @@
 --           first event of a batch counts as four. It pauses at most 256 objects, wakes 64, and
 --           asks for 2,048 fields of rules; the last object may ask for 18 more. The caller bounds
 --           the results, their rows in the log and the handler progress (src/wire/worker/load.rs).
---           Commands: about 20 per call; 2 per claim; 2 or more per batch of more than one event; 1
+--           Commands: about 18 per call; 2 per claim; 2 or more per batch of more than one event; 1
 --           per object that is looked up in the rules; 2 per due suspect without room. With the log
 --           on: 1 per finalized event, 2 per batch, 3 per call. Per failed event 1 or 2, and 1 more
 --           when it ends. For events with a key, handlers, lost keys, limits and groups:
 --           objects/keyed.lua, progress.lua, missing.lua and share_limits.lua, turns/sorting.lua and
 --           groups.lua
 local set, delete, id_text, sub = writes.set, writes.delete, ids.text, string.sub
+local OWNER, LAST_ID = K.event_worker, K.last_event_id
 -- The first character of event.shares.summary, if objects in hand are only counted, and if a share
 -- has a limit.
 local COUNTED, LIMITED = 48, 50
@@ -70,8 +72,10 @@ local known_text, known_id = '0', 0
 
 -- Returns the reply for a caller without the lease; nil for a caller with it.
 local function fence(key)
-  local lease = redis_call('GET', key)
+  local lease = call.texts[1]
   if not lease or sub(lease, 1, #call.token) ~= call.token then
+    -- MGET also returns nil for a key of a wrong type. GET fails then.
+    lease = lease or redis_call('GET', key)
     return rare.fence.refused(call.name, call.token, lease)
   end
 end
@@ -91,7 +95,7 @@ local function read_counter(text)
   elseif not counter or text ~= call.highest and counter < tonumber(call.highest) then
     counter = rare.jump.beyond(math.max(counter or 0, tonumber(call.highest)))
   end
-  if counter + 1024 * call.batch_events > ids.MAX then
+  if counter + 1024 * call.bounds.batch_events > ids.MAX then
     return { 'counter', text or '0' }
   end
   call.counter = counter
@@ -101,8 +105,8 @@ end
 -- the first write. Constants are texts, because Redis formats each number with 17 digits. Returns
 -- the reply if the counter is no number, or at its end.
 local function read()
-  local keys = call.keys
-  local counts = redis_call('MGET', keys.counter, keys.groups_waiting, keys.shares)
+  local keys, texts = call.keys, call.texts
+  local waiting, shares = texts[3], texts[4]
   local soonest = redis_call('ZRANGE', keys.held, '0', '0', 'WITHSCORES')
   call.rules_next = redis_call('HGET', keys.rules, 'next')
   call.markers_left = redis_call('LLEN', keys.markers)
@@ -115,19 +119,19 @@ local function read()
       call.rules_next = '0'
     end
   end
-  call.has_groups = call.group_depth ~= '0'
-  if counts[3] then
-    local mode = string.byte(counts[3]) or COUNTED
-    call.shares, call.took, call.limited, call.has_groups = counts[3], {}, mode == LIMITED, call.has_groups or mode > COUNTED
+  call.has_groups = call.bounds.group_depth ~= 0
+  if shares then
+    local mode = string.byte(shares) or COUNTED
+    call.shares, call.took, call.limited, call.has_groups = shares, {}, mode == LIMITED, call.has_groups or mode > COUNTED
     rare.share_limits.check_types()
   end
-  if counts[2] then
+  if waiting then
     -- Of 0 and `nan`, math.max returns the first.
-    call.waiting = math.max(0, tonumber(counts[2]) or 0)
+    call.waiting = math.max(0, tonumber(waiting) or 0)
   end
   call.soonest, call.has_held = soonest, soonest[1] ~= nil
   call.is_due = soonest[2] and soonest[2] ~= 'inf' and tonumber(soonest[2]) <= rare.time.now_ms() or false
-  return read_counter(counts[1])
+  return read_counter(texts[2])
 end
 
 -- Slots go on with their objects. If objects have few events each, as is usual, none of these
@@ -144,16 +148,16 @@ end
 -- because later names are pushed before it. After a failure the slots keep their objects, because
 -- these objects may have more events.
 local function release()
-  local slots, failed, forgets = call.slots, call.failed, call.forgets
+  local slots, failed, forgets = call.slots, call.failed, call.bounds.forgets
   for i = 1, call.slots_n do
     local slot = slots[i]
     local object = slot.left
     if object and failed then
       slot.left = false
     elseif object then
-      delete(P .. object .. K.event_worker)
+      delete(P .. object .. OWNER)
       if forgets then
-        writes.expire(P .. object .. K.last_event_id)
+        writes.expire(P .. object .. LAST_ID)
       end
     end
   end
@@ -187,7 +191,7 @@ end
 -- Gives the claimed batches their further events and their ids. Even if the call has failed, events
 -- that were taken get their ids.
 local function number()
-  local entries, entry_slots, last = call.entries, call.entry_slots, call.counter
+  local entries, entry_slots, last, text, id = call.entries, call.entry_slots, call.counter, known_text, known_id
   -- As long as no events have piled up, no claimed object has more events.
   local has_more = call.queues_n > 0 and redis_call('EXISTS', unpack(call.queues, 1, call.queues_n)) > 0
   for e = 1, call.entries_n do
@@ -196,8 +200,9 @@ local function number()
       if has_more and budget.bytes_left > 0 and not slot.key then
         guard(rare.events.take, slot, entry)
       end
-      local tag = id_text(last + 1)
-      known_text, known_id = tag, last + 1
+      id = last + 1
+      text = id_text(id)
+      local tag = text
       if slot.key then
         tag = rare.keyed.tag_of(slot, entry[2], tag)
       end
@@ -206,7 +211,7 @@ local function number()
       entry[3] = tag
     end
   end
-  call.counter = last
+  known_text, known_id, call.counter = text, id, last
 end
 
 -- Ends the call: removes the names of the objects that slots have left from the lists of these
@@ -273,11 +278,12 @@ end
 
 return function(keys, argv)
   arguments.open(argv)
+  arguments.read_slots(argv)
+  arguments.read_texts(keys[1])
   local refused = fence(keys[1]) or read()
   if refused then
     return refused
   end
-  arguments.read_slots(argv)
   if call.rules_next then
     guard(rare.pauses.wake)
   end

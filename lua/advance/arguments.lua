@@ -1,6 +1,6 @@
--- arguments: unpacks the arguments of a call of advance, and sets all state anew.
-local number_of = known_numbers.by_text
-local SLOTS_FROM, LOG_ARGS = 14, 3
+-- arguments: unpacks the arguments of a call of advance, sets all state anew, and reads the texts
+-- that every call needs.
+local SLOTS_FROM, LOG_ARGS = 9, 3
 -- The most events that a call takes, and the most objects that it passes over.
 local EVENTS_MAX, DROPS_MAX = 4096, 256
 -- The most events that a call puts back, and their bytes.
@@ -24,9 +24,9 @@ local function open(argv)
   writes.begin()
   empty(call.claimed)
   empty(call.excluded)
-  call.name, call.token, call.forget_ms, call.highest, call.suspects, call.group_depth = argv[2], argv[3], argv[10], argv[11], argv[12], argv[13]
-  call.batch_events, call.batch_bytes, call.claims_wanted, call.markers_max = number_of[argv[4]], number_of[argv[5]], number_of[argv[7]], number_of[argv[8]]
-  call.forgets, call.logs, call.from = argv[10] ~= '0', argv[SLOTS_FROM] == 'log', argv[9]
+  local given, claims_wanted = bounds.of(argv[4]), tonumber(argv[5])
+  call.name, call.token, call.bounds, call.claims_wanted, call.from = argv[2], argv[3], given, claims_wanted, argv[6]
+  call.highest, call.suspects, call.logs, call.markers_max = argv[7], argv[8], argv[SLOTS_FROM] == 'log', given.markers
   if call.logs then
     call.log_keep, call.log_keep_ms = argv[SLOTS_FROM + 1], argv[SLOTS_FROM + 2]
   end
@@ -37,13 +37,13 @@ local function open(argv)
   call.entries, call.entries_n, call.queues_n, call.markers_used = { nil }, 0, 0, 0
   call.back_left, call.back_bytes_left = BACK_MAX, BACK_BYTES_MAX
   call.grouped, call.unsorted, call.ready, call.full_by = false, false, false, false
-  budget.claims_left, budget.bytes_left, budget.events_left, budget.drops_left = call.claims_wanted, number_of[argv[6]], EVENTS_MAX, DROPS_MAX
+  budget.claims_left, budget.bytes_left, budget.events_left, budget.drops_left = claims_wanted, given.reply_bytes, EVENTS_MAX, DROPS_MAX
 end
 
--- The keys of the tags of the slots.
-local tag_keys = { nil }
+-- The keys of the texts that every call needs.
+local text_keys, TAGS_AFTER = { nil }, call.TAGS_AFTER
 
--- Reads the slots: each with its result, and with the tag of its batch in flight.
+-- Reads the slots from the arguments: each with its result.
 local function read_slots(argv)
   local slots, logs, slot_of = call.slots, call.logs, namespaces.slots_of(call.keys, call.name)
   local n, at = 0, SLOTS_FROM + (logs and LOG_ARGS or 0)
@@ -62,21 +62,23 @@ local function read_slots(argv)
         slot.age, at = argv[at], at + 1
       end
       n = n + 1
-      slots[n], tag_keys[n] = slot, slot.tag_key
+      slots[n] = slot
+      text_keys[n + TAGS_AFTER] = slot.tag_key
       slot.word, slot.is_committed, slot.left, slot.is_busy, slot.key = word, false, false, false, false
     end
     number = argv[at]
   end
   call.slots_n = n
-  if n > 0 then
-    local tags = redis_call('MGET', unpack(tag_keys, 1, n))
-    for i = 1, n do
-      slots[i].stored_tag = tags[i]
-    end
-  end
   if call.handled then
     rare.results.note_handled()
   end
 end
 
-return { open = open, read_slots = read_slots }
+-- Reads the texts from Redis. One command reads them all, because each command takes time.
+local function read_texts(lease_key)
+  local keys = call.keys
+  text_keys[1], text_keys[2], text_keys[3], text_keys[4] = lease_key, keys.counter, keys.groups_waiting, keys.shares
+  call.texts = redis_call('MGET', unpack(text_keys, 1, call.slots_n + TAGS_AFTER))
+end
+
+return { open = open, read_slots = read_slots, read_texts = read_texts }

@@ -5,15 +5,12 @@
 -- Lua, a field that comes and goes makes the table be built again. A list `{ nil }` has space for
 -- one item. Beside `arguments.open`, a field has the writer that its comment names.
 return {
-  -- The arguments. Texts: the name; its token; the ms after which the last id of a released
-  -- object is forgotten; the highest id that the caller has seen; the room for suspects; the parts
-  -- of a name that are its group; the rows that the log keeps, and for how many ms (only with the
-  -- log on).
-  name = '', token = '', forget_ms = '0', highest = '0', suspects = '', group_depth = '0', log_keep = false, log_keep_ms = false,
-  -- Numbers: events and bytes per batch; the slots that may claim.
-  batch_events = 0, batch_bytes = 0, claims_wanted = 0,
-  -- Whether last ids are forgotten, and whether the event log is on.
-  forgets = false, logs = false,
+  -- The arguments. Texts: the name; its token; the highest id that the caller has seen; the room
+  -- for suspects; the rows that the log keeps, and for how many ms (only with the log on).
+  name = '', token = '', highest = '0', suspects = '', log_keep = false, log_keep_ms = false,
+  -- The bounds (values/bounds.lua); the number of slots that may claim; whether the event log is
+  -- on.
+  bounds = false, claims_wanted = 0, logs = false,
   -- The source of the next claim: `held` or `markers`. Writer: sequence, in_turn.
   from = '',
   -- The shared keys that every call reads.
@@ -21,6 +18,10 @@ return {
 
   -- The slots with results, and their number. Writer: arguments.read_slots.
   slots = { nil }, slots_n = 0,
+  -- Texts in Redis; false: absent, or of a wrong type. The lease of the name; the counter;
+  -- event.groups.waiting; event.shares.summary; then the tag of each slot, after `TAGS_AFTER` other
+  -- texts. Writer: arguments.read_texts.
+  texts = { nil }, TAGS_AFTER = 4,
   -- Numbers of slots: false, or a list of those with the word `look`; false, or a table of those
   -- with the word `handled`. Whether a slot has a result other than `done`, or handler progress.
   -- Writer: results.

@@ -1,11 +1,12 @@
 -- commit: commits the results of batches in flight.
 local find, set, delete = string.find, writes.set, writes.delete
+local EVENTS, LAST_ID, TAGS_AFTER = K.events, K.last_event_id, call.TAGS_AFTER
 
 -- Deletes a batch that is delivered as a whole, and writes the last id of its object. The tag is
 -- deleted at the end of the call, if the slot has no other batch by then.
 local function write(slot)
   delete(slot.batch_key)
-  set(P .. slot.object .. K.last_event_id, slot.last)
+  set(P .. slot.object .. LAST_ID, slot.last)
   slot.is_committed, call.progress = true, true
 end
 
@@ -31,15 +32,15 @@ local queues = { nil }
 
 -- Commits all results. Returns the queues of the objects that slots leave, and their number.
 local function commit_all()
-  local slots, counter, q, is_plain = call.slots, call.counter, 0, not call.logs and not call.handled
+  local slots, texts, counter, q, is_plain = call.slots, call.texts, call.counter, 0, not call.logs and not call.handled
   for i = 1, call.slots_n do
     if call.failed then
       break
     end
     local slot, is_over = slots[i], false
-    local tag, word = slot.stored_tag, slot.word
+    local tag, word = texts[i + TAGS_AFTER], slot.word
     if tag ~= slot.tag and word ~= 'free' then
-      tag = guard(rare.missing.tag_again, slot)
+      tag = guard(rare.missing.tag_again, slot, tag)
     end
     if tag and tag == slot.tag and (word == 'done' or word == 'yield') then
       local last = slot.last
@@ -61,7 +62,9 @@ local function commit_all()
     end
     if is_over then
       q = q + 1
-      slot.left, queues[q] = slot.object, P .. slot.object .. K.events
+      local object = slot.object
+      slot.left = object
+      queues[q] = P .. object .. EVENTS
     end
   end
   if call.logs and not call.failed then

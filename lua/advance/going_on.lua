@@ -4,7 +4,7 @@ local byte = string.byte
 -- Holds an object without a batch, due now, so that other objects get a turn, or because only the
 -- next call has room for its events.
 local function let_go(slot, object)
-  rare.hold.object(slot.base, object, rare.time.now_ms(), nil)
+  rare.hold.object(rare.worker.at(slot.owner), object, rare.time.now_ms(), nil)
   call.held_changed = true
 end
 

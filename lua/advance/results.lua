@@ -107,7 +107,7 @@ end
 -- error of the first event of the rest (nil: the error in held_id).
 local function hold_rest(slot, result, count, delay_ms, held_id, why)
   local due = delay_ms == 'inf' and delay_ms or rare.time.now_ms() + tonumber(delay_ms)
-  rare.hold.batch(slot.base, result.object, due, held_id)
+  rare.hold.batch(rare.worker.at(slot.owner), result.object, due, held_id)
   call.held_changed = true
   rare.errors.keep(result.object, result.tag, count, held_id, why)
 end

@@ -1,5 +1,6 @@
 -- claims: makes a slot the owner of an object, and takes the object's first event.
 local byte, set, add_batch = string.byte, writes.set, batches.add
+local EVENTS, OWNER = K.events, K.event_worker
 
 -- Returns whether the object's keys are as usual: the last id is absent or not above the counter,
 -- and a key without a value is absent. MGET returns nil also for a key of a wrong type.
@@ -23,10 +24,11 @@ end
 -- `owner` or `last` means an absent key, not a key of a wrong type. `owner_key`: nil, or the key of
 -- the owner.
 local function claim(slot, object, owner, last, source, owner_key)
-  if call.rules_next and owner ~= 'held' and rare.pauses.pause(slot, object, last, source) then
+  local known = call
+  if known.rules_next and owner ~= 'held' and rare.pauses.pause(slot, object, last, source) then
     return 'paused'
   end
-  owner_key = owner_key or P .. object .. K.event_worker
+  owner_key = owner_key or P .. object .. OWNER
   local why
   if (last or source ~= 'sound markers') and not is_usual(owner_key, object, owner, last, source) then
     why = rare.quarantine.refused(slot, object, owner, last, last and ids.parse(last))
@@ -34,7 +36,7 @@ local function claim(slot, object, owner, last, source, owner_key)
       return why
     end
   end
-  local queue = P .. object .. K.events
+  local queue = P .. object .. EVENTS
   local event = redis_try('LMOVE', queue, slot.batch_key, 'RIGHT', 'LEFT')
   if not event then
     return 'empty'
@@ -65,15 +67,17 @@ local function claim(slot, object, owner, last, source, owner_key)
   end
   add_batch(slot, entry, false)
   set(owner_key, slot.owner)
-  if last and call.forgets then
+  if last and known.bounds.forgets then
     -- Sets the last id again, which removes its time to live. The last id must not expire while
     -- later events of the object are in flight.
     set(P .. object .. K.last_event_id, last)
   end
-  local q = call.queues_n + 1
-  call.queues[q], call.queues_n, budget.claims_left = queue, q, budget.claims_left - 1
-  if call.took then
-    call.took[#call.took + 1] = object
+  local q = known.queues_n + 1
+  known.queues[q] = queue
+  known.queues_n = q
+  budget.claims_left = budget.claims_left - 1
+  if known.took then
+    known.took[#known.took + 1] = object
   end
   return 'claimed'
 end

@@ -5,7 +5,7 @@
 local function rise_above(id)
   if id > call.counter then
     local risen = rare.jump.beyond(id)
-    if ids.after(risen, 1024 * call.batch_events) > ids.MAX then
+    if ids.after(risen, 1024 * call.bounds.batch_events) > ids.MAX then
       return false
     end
     call.counter = risen

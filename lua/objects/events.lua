@@ -1,14 +1,14 @@
 -- events: more events of an object, into the slot's batch and back.
 -- An entry of the reply is {number, object, tag, prev, event…}.
 local EVENTS_FROM, byte = 5, string.byte
--- The most events that a slot reads at once. All but the first may have to go back, and each may
--- have 1 MiB: that takes Redis about 6 ms.
+-- The most events that a slot reads at once. All but the first may have to go back. If each has
+-- 1 MiB, Redis needs about 6 ms for each.
 local AT_ONCE_MAX = 32
 
 -- Copies the events that fit into the entry. Returns how many fit, the bytes of the batch then, and
 -- the bytes of the longest event.
 local function copy_fitting(entry, at, events, bytes, longest)
-  local bytes_max = call.batch_bytes
+  local bytes_max = call.bounds.batch_bytes
   for k = 1, #events do
     local event = events[k]
     if bytes >= bytes_max or byte(event) == 0 then
@@ -51,7 +51,7 @@ local function take(slot, entry)
   if call.back_left <= 0 or call.back_bytes_left <= 0 then
     return
   end
-  local queue, batch_max, batch_bytes = P .. entry[2] .. K.events, call.batch_events, call.batch_bytes
+  local queue, batch_max, batch_bytes = P .. entry[2] .. K.events, call.bounds.batch_events, call.bounds.batch_bytes
   local n, bytes = 1, #entry[EVENTS_FROM]
   if call.limited then
     batch_max = math.min(batch_max, n + rare.share_limits.events_left(entry[2]))

@@ -11,7 +11,7 @@ local POSTPONE_MS = 60000
 
 -- Holds the object without a batch. This call does not claim it again.
 local function hold(slot, object, delay_ms)
-  rare.hold.object(slot.base, object, rare.time.now_ms() + delay_ms, nil)
+  rare.hold.object(rare.worker.at(slot.owner), object, rare.time.now_ms() + delay_ms, nil)
   call.excluded[object], call.held_changed, call.progress = true, true, true
 end
 

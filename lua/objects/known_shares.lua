@@ -2,7 +2,7 @@
 -- group of an object is the longest prefix that has a share. If there is none, its name has the
 -- first parts of the object.
 
-local DEPTH = tonumber(call.group_depth)
+local DEPTH = call.bounds.group_depth
 -- The most parts of a prefix that has a share; 0 if no prefix has one.
 local PARTS = math.min(call.shares and tonumber(string.match(call.shares, '^%d (%d+)')) or 0, rare.shares.PARTS_MAX)
 -- The share of all objects; nil if there is none.

@@ -21,9 +21,9 @@ end
 -- Writes the slot's tag again, if it is lost and the caller has a result of the batch in the slot.
 -- A text that is no tag counts as a lost tag. Returns the tag; the stored text, or false, if the
 -- result is of another batch. A batch that is committed is never named here: its object has a last
--- id that is not below the ids of the batch, or has left the slot.
-local function tag_again(slot)
-  local object, tag, last, stored = slot.object, slot.tag, slot.last, slot.stored_tag
+-- id that is not below the ids of the batch, or has left the slot. `stored`: the tag in Redis.
+local function tag_again(slot, stored)
+  local object, tag, last = slot.object, slot.tag, slot.last
   if stored and rare.tag.first_of(stored) then
     return stored
   end
@@ -46,7 +46,7 @@ end
 local function put(slot, tag)
   slot.is_busy = true
   rare.strays.give_back(slot.number)
-  local what = rare.lost.put(slot.base, tag)
+  local what = rare.lost.put(rare.worker.at(slot.owner), tag)
   slot.is_busy = string.sub(what, 1, 5) == 'stuck'
   -- A batch that must stay is no progress: the next call would find the same.
   call.progress = call.progress or not slot.is_busy
@@ -61,7 +61,7 @@ local function free_all()
     if not slot.is_busy and not slot.left and length_of(slot) > 0 then
       local object = owned_by(slot)
       if object then
-        rare.quarantine.note(object, rare.lost.hold(slot.base, object, nil))
+        rare.quarantine.note(object, rare.lost.hold(rare.worker.at(slot.owner), object, nil))
         call.progress = true
       else
         put(slot, nil)

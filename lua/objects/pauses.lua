@@ -45,7 +45,7 @@ local function pause(slot, object, last, source)
     rare.shares.release(object)
     redis_call('LREM', slot.objects_key, '1', object)
   end
-  if last and call.forgets then
+  if last and call.bounds.forgets then
     -- SET removes the time to live of the last id. A paused object is not idle, so its last id must
     -- not expire.
     redis_call('SET', P .. object .. K.last_event_id, last)

@@ -62,7 +62,7 @@ end
 -- key, without prefix.
 local function put(slot, object, wrong)
   local why = why_of(wrong)
-  rare.hold.object(slot.base, object, 'inf', rare.tag.held_text('0', 0, 0, 0, why))
+  rare.hold.object(rare.worker.at(slot.owner), object, 'inf', rare.tag.held_text('0', 0, 0, 0, why))
   redis_try('ZREM', P .. K.objects_paused, object)
   note(object, why)
 end
@@ -89,7 +89,7 @@ end
 -- result of the batch.
 local function put_batch(slot, object, why)
   local first, handouts, attempts, crashes = rare.tag.numbers(slot.tag)
-  rare.hold.batch(slot.base, object, 'inf', rare.tag.held_text(first, handouts, attempts, crashes, why))
+  rare.hold.batch(rare.worker.at(slot.owner), object, 'inf', rare.tag.held_text(first, handouts, attempts, crashes, why))
   note(object, why)
 end
 

@@ -11,18 +11,21 @@ local function begin()
 end
 
 local function set(key, value)
-  sets[sets_n + 1], sets[sets_n + 2] = key, value
-  sets_n = sets_n + 2
+  local n, list = sets_n, sets
+  list[n + 1] = key
+  list[n + 2] = value
+  sets_n = n + 2
 end
 
 local function delete(key)
-  deletes_n = deletes_n + 1
-  deletes[deletes_n] = key
+  local n = deletes_n + 1
+  deletes[n] = key
+  deletes_n = n
 end
 
 -- Gives a last id its time to live, if last ids are forgotten.
 local function expire(key)
-  if call.forgets then
+  if call.bounds.forgets then
     expires_n = expires_n + 1
     expires[expires_n] = key
   end
@@ -39,7 +42,7 @@ local function flush()
     sets_n = 0
   end
   for k = 1, expires_n do
-    redis_call('PEXPIRE', expires[k], call.forget_ms)
+    redis_call('PEXPIRE', expires[k], call.bounds.forget_ms)
   end
   expires_n = 0
 end

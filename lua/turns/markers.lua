@@ -6,6 +6,7 @@
 -- last ids. `source` is the argument of `claims.claim`. If the groups take turns, the chunks are
 -- names that were grouped, and `held` has the held objects among them.
 local CHUNK_MAX, byte, claim_object = 512, string.byte, claims.claim
+local OWNER, LAST_ID = K.event_worker, K.last_event_id
 local chunk_size, chunk_read = 0, 0
 local free, free_at, before, owner_keys, last_ids, source, held = {}, 0, {}, {}, {}, 'markers', {}
 -- Names that the call has met.
@@ -114,7 +115,7 @@ end
 local function ask_last_ids()
   local keys, untold, u = {}, {}, 0
   for n = 1, #free do
-    keys[n] = P .. free[n] .. K.last_event_id
+    keys[n] = P .. free[n] .. LAST_ID
   end
   last_ids = keys[1] and redis_call('MGET', unpack(keys)) or {}
   for n = 1, #last_ids do
@@ -143,9 +144,9 @@ local function read_chunk()
     return false
   end
   call.markers_max = call.markers_max - chunk_read
-  local objects, places, keys, n = {}, {}, {}, 0
+  local objects, places, keys, n, grouped = {}, {}, {}, 0, call.grouped
   for place = 0, chunk_read - 1 do
-    local object = chunk[call.grouped and place + 1 or chunk_read - place]
+    local object = chunk[grouped and place + 1 or chunk_read - place]
     if not seen[object] then
       seen[object] = true
       local first = byte(object)
@@ -155,7 +156,9 @@ local function read_chunk()
         marks[#marks + 1], marks_before[#marks_before + 1] = object, place
       else
         n = n + 1
-        objects[n], places[n], keys[n] = object, place, P .. object .. K.event_worker
+        objects[n] = object
+        places[n] = place
+        keys[n] = P .. object .. OWNER
       end
     end
   end
@@ -221,41 +224,45 @@ end
 -- take turns. `f`: the place of the object in its chunk. `used`: the number of markers of the chunk
 -- that are used. Returns the result for the last object; nil if there was no marker to look at.
 local function claim_all()
-  local slots, n, excluded, claimed = call.slots, call.slots_n, call.excluded, call.claimed
+  local known, left, slots, n, excluded, claimed = call, budget, call.slots, call.slots_n, call.excluded, call.claimed
   local grouped, limited = call.grouped, call.limited
   local i, f, used, got, is_unused = 1, 0, 0, nil, nil
   begin()
+  -- The chunk is in local variables, because Lua reads these faster.
+  local objects, places, keys, lasts, kind = free, before, owner_keys, last_ids, source
   while true do
     while i <= n and slots[i].is_busy do
       i = i + 1
     end
-    if i > n or budget.claims_left <= 0 or budget.bytes_left <= 0 then
+    if i > n or left.claims_left <= 0 or left.bytes_left <= 0 then
       break
     end
     f = f + 1
-    local object, has_chunk = free[f], true
+    local object, has_chunk = objects[f], true
     if not object then
-      call.markers_used = used
+      known.markers_used = used
       has_chunk, is_unused = next_chunk()
+      objects, places, keys, lasts, kind = free, before, owner_keys, last_ids, source
       f, used = 0, 0
       if not has_chunk then
         -- The markers after the last claim led nowhere, or this call may look at no further marker.
-        return (is_unused or call.markers_left > 0) and 'dropped' or got
+        return (is_unused or known.markers_left > 0) and 'dropped' or got
       end
     elseif not excluded[object] and not claimed[object] then
       -- The marker counts as used only after the claim. Until something else covers the object, its
       -- marker must stay.
-      call.markers_used = before[f]
-      local quarantined_before, is_held = call.quarantined_n, held[object]
+      local place = places[f]
+      known.markers_used = place
+      local quarantined_before, is_held = known.quarantined_n, held[object]
       if limited or is_held then
         got = claim_unusual(slots[i], object, f)
       else
-        got = claim_object(slots[i], object, false, last_ids[f], source, owner_keys[f])
+        got = claim_object(slots[i], object, false, lasts[f], kind, keys[f])
       end
       if not got then
         break
       end
-      used = before[f] + 1
+      used = place + 1
       if got ~= 'claimed' then
         count_drop(quarantined_before, got == 'moved' or got ~= 'stays' and is_held)
       elseif grouped then
@@ -266,7 +273,7 @@ local function claim_all()
       end
     end
   end
-  call.markers_used = used
+  known.markers_used = used
   return got
 end
 

@@ -7,7 +7,7 @@
 local function is_grouped()
   if call.waiting > 0 or call.limited then
     return true
-  elseif call.group_depth == '0' and not (call.shares and rare.known_shares.makes_groups) then
+  elseif call.bounds.group_depth == 0 and not (call.shares and rare.known_shares.makes_groups) then
     return false
   end
   local claims_left = budget.claims_left

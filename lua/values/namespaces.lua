@@ -3,25 +3,24 @@
 -- The keys are made once, and live as long as the library. So do the slots: a slot is a record of
 -- its keys, and of what a call knows of it.
 
--- The most slots that are remembered: about 10 MB of Lua's memory. Then all are forgotten. A
+-- The most slots that are remembered: about 8 MB of Lua's memory. Then all are forgotten. A
 -- namespace and a name count as a slot each, because a call may name no slot.
 local SLOTS_MAX = 8192
 local by_prefix, slots_known = {}, 0
 
 -- Makes the record of a slot when the slot is first used. For each slot that a call names,
--- `arguments.read_slots` sets the fields after `tag_key` anew, except those of some results only.
+-- `arguments.read_slots` sets the fields after `tag_key` anew, except those of some results only. A
+-- record has 16 fields, because Lua doubles the memory of a table with one field more.
 local new_slot = { __index = function(slots, number)
   local base = slots.base .. number
   local slot = {
     -- `owner`: the id of the worker that the slot is.
-    number = number, owner = slots.name .. '.' .. number, base = base,
+    number = number, owner = slots.name .. '.' .. number,
     objects_key = base .. K.worker_object, batch_key = base .. K.worker_event, tag_key = base .. K.worker_event_id,
     -- The result that the caller reports: its word; the object and the tag of the batch, the id of
     -- its last event; with the log on the age of the batch; if the word is neither `free` nor
     -- `done` its fields. After the result of a part, `last` is the object's last id.
     word = false, object = false, tag = false, last = false, age = false, result = false,
-    -- The tag in Redis; false if there is none.
-    stored_tag = false,
     -- `true` if handlers have finished for an event of the batch, then the progress that
     -- `progress.read` has read. Counts only if `call.handled` is set.
     handled = false,

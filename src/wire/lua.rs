@@ -117,7 +117,7 @@ manifest! {
             "values/page" "values/schedules" "values/emits";
         passing "values/rules";
         rare "values/group" "values/shares" "values/cron" "values/suspects" "values/clock";
-        usual "values/known_numbers" "values/namespaces" "advance/call" "advance/guard";
+        usual "values/bounds" "values/namespaces" "advance/call" "advance/guard";
         rare "objects/hold" "objects/lost" "objects/slots" "objects/idle" "objects/ending";
         usual "objects/budget" "objects/writes";
         rare "objects/spending" "objects/counter" "objects/quarantine" "objects/strays"

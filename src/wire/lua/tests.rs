@@ -124,7 +124,7 @@ const GIVEN: [&str; 19] = [
 const GIVEN_SOME: [(&str, &[&str]); 7] = [
     ("ARGV", &["operator/actions", "repair/mend"]),
     ("passing", &["advance/arguments"]),
-    ("rawset", &["values/namespaces", "values/known_numbers"]),
+    ("rawset", &["values/namespaces"]),
     ("OBJECT_REMAINS", &["objects/idle"]),
     ("OBJECT_TYPES", &["check", "repair/object"]),
     ("SHARED_TYPES", &["check", "operator/repair"]),

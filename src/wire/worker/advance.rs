@@ -224,6 +224,18 @@ pub struct Bounds {
     pub group_depth: usize,
 }
 
+impl Bounds {
+    /// Returns the bounds that are usually the same in all calls of a worker, in one text. A library
+    /// remembers such texts (lua/values/bounds.lua).
+    fn usual(&self) -> String {
+        let forget_ms = self.forget_after.map_or(0, millis);
+        format!(
+            "{} {} {} {} {forget_ms} {}",
+            self.batch, self.batch_bytes, self.reply_bytes, self.markers, self.group_depth
+        )
+    }
+}
+
 impl Advance {
     /// Returns a call that names no slots yet, for a caller that has seen no event id.
     pub fn new(keys: &Keys, name: &str, token: &str, bounds: Bounds, from: ClaimFirst) -> Self {
@@ -246,14 +258,11 @@ impl Advance {
         cmd.arg(keys.prefix())
             .arg(name)
             .arg(token)
-            .arg(bounds.batch)
-            .arg(bounds.batch_bytes)
-            .arg(bounds.reply_bytes);
-        cmd.arg(bounds.claims).arg(bounds.markers).arg(from.word());
-        cmd.arg(bounds.forget_after.map_or(0, millis));
-        cmd.arg(highest)
-            .arg(bounds.suspects.to_string())
-            .arg(bounds.group_depth);
+            .arg(bounds.usual())
+            .arg(bounds.claims)
+            .arg(from.word())
+            .arg(highest)
+            .arg(bounds.suspects.to_string());
         Self {
             cmd,
             ways: Arc::clone(ways),
