@@ -73,6 +73,21 @@ async fn objects_that_leave_their_slots_open_the_way_in_the_same_call() {
     }
 }
 
+/// A rule pauses an object whose slot would go on with it. The object is not in hand any more.
+#[tokio::test]
+async fn an_object_that_its_slot_pauses_is_not_in_hand() {
+    let scene = Scene::new().await;
+    set(&scene, "a:*", Share::new().in_flight(2)).await;
+    let given = "
+        SET next.event.id 5; own w.0 a:1 5 1; ZADD objects.in.hand 0 a:1:; emit a:1 1
+        HSET event.rules 'pause a:1' '1 0 0 3 0 adanot yet' next never
+    ";
+    scene.add(given).await;
+    scene.advance(BOUNDS, slots(&[done("a:1", 5)], 0..0)).await;
+    assert_eq!(scene.at("a:1:event.worker").await, "held");
+    assert_eq!(scene.at("objects.in.hand").await, "nil");
+}
+
 /// One command writes at most 1,000 items. The groups behind each prefix of each object that a call lets
 /// go are due.
 #[tokio::test]

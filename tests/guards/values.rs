@@ -83,7 +83,10 @@ async fn a_tag() {
         "7 0 0 1",
         "7 1 0 3",
         "9007199254740991 1 2 3",
+        "7 4294967295 4294967295 4294967295",
     ] {
+        let read = lua.has("ids tag", "rare.tag.first_of(ARGV[1])", text.as_bytes());
+        assert!(read.await, "{text}");
         let body = "local a, b, c, d = rare.tag.numbers(ARGV[1])\nreturn { { a, b, c, d }, rare.tag.text(a, b, c, d) }";
         let (numbers, again): ([u64; 4], String) = lua.run("tag", body, text).await;
         let tag = tag(numbers);
