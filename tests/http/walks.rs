@@ -157,7 +157,7 @@ async fn the_check_reports_violations_and_runs_once_at_a_time() {
     let done = found.iter().filter(|answer| answer.status == 200).count();
     let busy = found
         .iter()
-        .filter(|answer| answer.status == 503 && answer.retry_after.as_deref() == Some("10"))
+        .filter(|answer| answer.status == 503 && answer.retry_after.is_some())
         .count();
     assert_eq!((done, busy), (1, 3), "{found:?}");
     assert_eq!(serving.get("/v1/check").await.status, 200);

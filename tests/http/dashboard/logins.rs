@@ -250,11 +250,8 @@ async fn wrong_tokens_are_slow_and_right_ones_are_never_refused() {
     assert!(!first.text.contains("wrong-token"), "{first:?}");
     for _ in 0..20 {
         let next = wrong().await;
-        assert_eq!(
-            (next.status, next.header("retry-after")),
-            (429, "1"),
-            "{next:?}"
-        );
+        assert_eq!(next.status, 429, "{next:?}");
+        assert!(!next.header("retry-after").is_empty(), "{next:?}");
         dash.log_in(&token("viewer")).await;
     }
     until(

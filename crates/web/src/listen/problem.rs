@@ -8,6 +8,9 @@ use serde::Serialize;
 use serde_json::Value;
 use seriatim::escape;
 
+/// The longest time by which `Retry-After` is above the shortest useful one, in seconds.
+const RETRY_SPREAD_S: u64 = 4;
+
 /// An error of a request.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Problem {
@@ -62,9 +65,12 @@ impl Problem {
         self
     }
 
-    /// Adds the header `Retry-After`: the client may try again after this time.
+    /// Adds the header `Retry-After`: the client may try again after this time, or up to
+    /// [`RETRY_SPREAD_S`] later. So clients that are refused at one moment come back at different
+    /// times.
     pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
-        self.headers.push((RETRY_AFTER, HeaderValue::from(seconds)));
+        let spread = seconds + fastrand::u64(..=RETRY_SPREAD_S);
+        self.headers.push((RETRY_AFTER, HeaderValue::from(spread)));
         self
     }
 
