@@ -125,7 +125,7 @@ local cause = { now_ms = now_ms, why = 'takeover', died = true, crashes_max = cr
 -- type, leaves out this worker name, so that the other worker names are still taken over. `seriatim
 -- check` reports the key.
 local function take_over(name, slots, token)
-  local held, strays, met, found_lost = 0, 0, 0, nil
+  local held, strays, met, found_lost = 0, 0
   if pcall(rare.slots.check_types, name, slots) then
     local lost
     strays, lost, met = rare.slots.each(name, slots, function(at, slot, object, tag)

@@ -39,7 +39,7 @@
 --                      the whole batch is delivered; LAST is the id of its last event
 --             WORD …   another result of the batch; lua/advance/results.lua lists words and fields
 -- Replies   {'ok', ms to the next due time or end of a rule (-1: none), more 0|1|2, where to claim
---           first next time, {slot…} | nil, {quarantined: object, why, …} | nil}
+--           first next time, {slot…}, {quarantined: object, why, …} | nil}
 --             more: 1: another call can claim or wake more objects now; 2: also markers or due held
 --             objects wait that belong to unknown groups, so another call is of use even without
 --             a free slot
@@ -135,7 +135,8 @@ local function read()
 end
 
 -- Slots go on with their objects. If objects have few events each, as is usual, none of these
--- objects has more events, and one EXISTS shows this for all of them.
+-- objects has more events, and one EXISTS shows this for all of them. EXISTS also counts a queue of a
+-- wrong type, whose object `going_on` quarantines.
 local function go_on(queues, q)
   if q > 0 and not call.failed and redis_call('EXISTS', unpack(queues, 1, q)) > 0 then
     writes.flush()
@@ -271,7 +272,7 @@ local function reply()
     due_ms = due_ms < 0 and end_ms or math.min(due_ms, end_ms)
   end
   local more_word = unsorted and call.has_groups and 2 or more and 1 or 0
-  local entries = call.entries_n > 0 and call.entries
+  local entries = call.entries
   call.entries = false
   return { 'ok', due_ms, more_word, call.from, entries, call.quarantined }
 end

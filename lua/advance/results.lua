@@ -167,6 +167,8 @@ end
 -- result is for another batch, gives the slot its batch again. Returns whether the slot goes on
 -- with its object.
 local function settle(slot, tag)
+  -- The word comes first: a slot still has the result of an earlier call, if that call failed while
+  -- it read its arguments.
   local result = slot.word ~= 'free' and slot.word ~= 'done' and slot.result
   slot.handled = call.handled and slot.handled
   if not result or result.tag ~= tag or not result.count then

@@ -5,11 +5,11 @@ local FIRST_COUNTS = 4
 
 -- Adds a batch with its first event to the reply. `is_numbered`: whether it has its ids already.
 local function add(slot, entry, is_numbered)
-  local known, left = call, budget
+  local this, left = call, budget
   local e, events_left = call.entries_n + 1, budget.events_left - FIRST_COUNTS
-  known.entries[e] = entry
-  known.entry_slots[e] = not is_numbered and slot
-  known.entries_n, known.progress, slot.is_busy = e, true, true
+  this.entries[e] = entry
+  this.entry_slots[e] = not is_numbered and slot
+  this.entries_n, this.progress, slot.is_busy = e, true, true
   left.events_left = events_left
   left.bytes_left = left.bytes_left - #entry[5]
   if events_left <= 0 then

@@ -24,8 +24,8 @@ end
 -- `owner` or `last` means an absent key, not a key of a wrong type. `owner_key`: nil, or the key of
 -- the owner.
 local function claim(slot, object, owner, last, source, owner_key)
-  local known = call
-  if known.rules_next and owner ~= 'held' and rare.pauses.pause(slot, object, last, source) then
+  local this = call
+  if this.rules_next and owner ~= 'held' and rare.pauses.pause(slot, object, last, source) then
     return 'paused'
   end
   owner_key = owner_key or P .. object .. OWNER
@@ -67,17 +67,17 @@ local function claim(slot, object, owner, last, source, owner_key)
   end
   add_batch(slot, entry, false)
   set(owner_key, slot.owner)
-  if last and known.bounds.forgets then
+  if last and this.bounds.forgets then
     -- Sets the last id again, which removes its time to live. The last id must not expire while
     -- later events of the object are in flight.
     set(P .. object .. K.last_event_id, last)
   end
-  local q = known.queues_n + 1
-  known.queues[q] = queue
-  known.queues_n = q
+  local q = this.queues_n + 1
+  this.queues[q] = queue
+  this.queues_n = q
   budget.claims_left = budget.claims_left - 1
-  if known.took then
-    known.took[#known.took + 1] = object
+  if this.took then
+    this.took[#this.took + 1] = object
   end
   return 'claimed'
 end

@@ -1,4 +1,5 @@
--- spending: counts the work that the call has done.
+-- spending: counts rare work against the budget: a full reply, events outside of batches, objects that
+-- are passed over.
 
 -- Makes the reply count as full.
 local function fill()

@@ -2,7 +2,8 @@
 --
 -- These writes wait until all slots have reached the same step, so that one command does the writes
 -- of all slots. DEL and MSET cannot fail, because they accept keys of any type. Code that reads
--- such a key flushes first.
+-- such a key flushes first. The owner keys of objects that this call has claimed are an exception:
+-- `call.claimed` and the names that `markers` has seen tell what the call does with them.
 local sets, sets_n, deletes, deletes_n, expires, expires_n = {}, 0, {}, 0, {}, 0
 
 -- Forgets what an earlier call has left that has failed.

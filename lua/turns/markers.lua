@@ -224,7 +224,7 @@ end
 -- take turns. `f`: the place of the object in its chunk. `used`: the number of markers of the chunk
 -- that are used. Returns the result for the last object; nil if there was no marker to look at.
 local function claim_all()
-  local known, left, slots, n, excluded, claimed = call, budget, call.slots, call.slots_n, call.excluded, call.claimed
+  local this, left, slots, n, excluded, claimed = call, budget, call.slots, call.slots_n, call.excluded, call.claimed
   local grouped, limited = call.grouped, call.limited
   local i, f, used, got, is_unused = 1, 0, 0, nil, nil
   begin()
@@ -240,20 +240,20 @@ local function claim_all()
     f = f + 1
     local object, has_chunk = objects[f], true
     if not object then
-      known.markers_used = used
+      this.markers_used = used
       has_chunk, is_unused = next_chunk()
       objects, places, keys, lasts, kind = free, before, owner_keys, last_ids, source
       f, used = 0, 0
       if not has_chunk then
         -- The markers after the last claim led nowhere, or this call may look at no further marker.
-        return (is_unused or known.markers_left > 0) and 'dropped' or got
+        return (is_unused or this.markers_left > 0) and 'dropped' or got
       end
     elseif not excluded[object] and not claimed[object] then
       -- The marker counts as used only after the claim. Until something else covers the object, its
       -- marker must stay.
       local place = places[f]
-      known.markers_used = place
-      local quarantined_before, is_held = known.quarantined_n, held[object]
+      this.markers_used = place
+      local quarantined_before, is_held = this.quarantined_n, held[object]
       if limited or is_held then
         got = claim_unusual(slots[i], object, f)
       else
@@ -273,7 +273,7 @@ local function claim_all()
       end
     end
   end
-  known.markers_used = used
+  this.markers_used = used
   return got
 end
 

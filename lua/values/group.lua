@@ -7,7 +7,7 @@
 --                                  weight. The group with the lowest pass is next. Each priority
 --                                  has a range of scores (values/shares.lua).
 --   event.groups.turns (string)    while groups of several priorities wait: the number of names, 0
---                                  to 15, that were taken in this round (advance/groups.lua)
+--                                  to 15, that were taken in this round (turns/groups.lua)
 --   event.group:GROUP:waiting      (list) the grouped names, the oldest at the tail
 --   event.groups.waiting (string)  the number of names in all lists, without marks
 --   event.groups.times (hash)      by group: `LAST OLDEST MARKS`. The names in the list are younger

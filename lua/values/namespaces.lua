@@ -28,8 +28,9 @@ local new_slot = { __index = function(slots, number)
     is_committed = false,
     -- The object that the slot has left, whose name is still in the slot's list. `commit` sets it.
     -- `going_on` clears it if the slot goes on with the object, or the object is held. A claim
-    -- clears it, because the name of the new object replaces the old one. `advance.finish` removes
-    -- a name that is left.
+    -- clears it, because the name of the new object replaces the old one. After a failure,
+    -- `advance.release` clears it, so that the slot keeps the object. `advance.finish` removes a name
+    -- that is left.
     left = false,
     -- Whether the slot has a batch.
     is_busy = false,

@@ -216,4 +216,9 @@ async fn the_counter_rises_above_the_batch_of_a_dead_worker() {
     scene.again("RPUSH event.worker:gone.0:lost 0 2 1").await;
     let words = call(&scene, &[("worker", "gone.0")]).await;
     assert_eq!(words, [(0, "dead".to_owned())]);
+    scene
+        .again("hold work:1 1 '7 0 0 0 stop' 1 2 3; DEL work:1:events.held.id; SET next.event.id 1")
+        .await;
+    let words = call(&scene, &[("object", "work:1")]).await;
+    assert!(!words.contains(&(0, "ids".to_owned())), "{words:?}");
 }

@@ -1,5 +1,7 @@
 //! Rules that the Lua files keep, and the texts that the assembly makes.
 
+use std::collections::BTreeMap;
+
 use full_moon::ast;
 use full_moon::tokenizer::TokenReference;
 use full_moon::visitors::Visitor;
@@ -210,11 +212,122 @@ fn a_file_begins_with_its_name() {
 fn no_field_of_a_record_becomes_nil() {
     for (path, _, text) in files() {
         for line in text.lines().map(str::trim_start) {
-            let is_record = ["call.", "slot.", "budget."]
+            let is_record = ["call.", "this.", "slot.", "budget."]
                 .iter()
                 .any(|record| line.starts_with(record));
             assert!(!is_record || !line.contains(" = nil"), "{path}.lua: {line}");
         }
+    }
+}
+
+/// The fields of a record and the files that its comments name as their writers.
+type Writers = BTreeMap<String, BTreeSet<String>>;
+
+/// Reads the comments of a record: "Writers: a, b." in a comment counts for the fields below it.
+fn declared_writers(text: &str) -> Writers {
+    let (mut declared, mut comment, mut is_new) = (Writers::new(), String::new(), true);
+    for line in text.lines().filter(|line| line.starts_with("  ")) {
+        let line = line.trim();
+        if let Some(words) = line.strip_prefix("--") {
+            if is_new {
+                comment.clear();
+            }
+            comment += words;
+            is_new = false;
+            continue;
+        }
+        is_new = true;
+        let named = comment.split("Writers:").nth(1).unwrap_or_default();
+        let named = named.split('.').next().unwrap_or_default();
+        let named = named.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let named: BTreeSet<_> = named
+            .filter(|word| !word.is_empty())
+            .map(str::to_owned)
+            .collect();
+        for field in line
+            .split(" = ")
+            .filter_map(|part| part.rsplit([' ', ',']).next())
+        {
+            if field.starts_with(|c: char| c.is_ascii_lowercase()) {
+                declared.insert(field.to_owned(), named.clone());
+            }
+        }
+    }
+    declared
+}
+
+/// Collects the fields of the records `call` and `budget` that a file writes.
+#[derive(Default)]
+struct Written {
+    /// Other names of the records in this file.
+    aliases: BTreeMap<String, String>,
+    fields: BTreeSet<(String, String)>,
+}
+
+impl Visitor for Written {
+    fn visit_local_assignment(&mut self, local: &ast::LocalAssignment) {
+        for (name, value) in local.names().iter().zip(local.expressions()) {
+            let value = value.to_string().trim().to_owned();
+            let of = value.split_once('.').map_or(&*value, |(record, _)| record);
+            if matches!(of, "call" | "budget") && !value.contains('[') {
+                self.aliases.insert(name.token().to_string(), value);
+            }
+        }
+    }
+
+    fn visit_assignment(&mut self, assignment: &ast::Assignment) {
+        for variable in assignment.variables() {
+            // A comment may stand before the variable.
+            let text = variable.to_string();
+            let text = text.trim().lines().last().unwrap_or_default().trim();
+            let end = text.find(['.', '[']).unwrap_or(text.len());
+            let (root, rest) = text.split_at(end);
+            if rest.is_empty() {
+                // The variable itself gets another value.
+                continue;
+            }
+            let root = self.aliases.get(root).map_or(root, String::as_str);
+            let text = format!("{root}{rest}");
+            let mut words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+            if let (Some(record @ ("call" | "budget")), Some(field)) = (words.next(), words.next())
+            {
+                self.fields.insert((record.to_owned(), field.to_owned()));
+            }
+        }
+    }
+}
+
+/// Tests that the comments of the records `call` and `budget` name exactly the files that write
+/// each field, beside `arguments`, which sets all of them. "Writers: any file …" allows each file.
+#[test]
+fn the_fields_of_a_call_have_the_writers_that_they_name() {
+    let mut written = BTreeMap::<_, Writers>::new();
+    for (path, _, text) in files() {
+        let mut of_file = Written::default();
+        of_file.visit_ast(&full_moon::parse(&text).expect("Lua"));
+        let file = path.rsplit('/').next().unwrap_or_default();
+        for (record, field) in of_file.fields.into_iter().filter(|_| file != "arguments") {
+            let fields = written.entry(record).or_default();
+            fields.entry(field).or_default().insert(file.to_owned());
+        }
+    }
+    for (record, path) in [
+        ("call", "advance/call.lua"),
+        ("budget", "objects/budget.lua"),
+    ] {
+        let declared = declared_writers(&read(path));
+        let written = written.remove(record).unwrap_or_default();
+        assert!(declared.len() > 3 && written.len() > 3, "{declared:?}");
+        for field in written.keys() {
+            assert!(declared.contains_key(field), "{path} has no {field}");
+        }
+        let differs = declared.iter().filter(|(field, named)| {
+            !named.contains("any") && written.get(*field).unwrap_or(&BTreeSet::new()) != *named
+        });
+        let differs: Vec<_> = differs
+            .map(|(field, named)| (field, named, written.get(field)))
+            .collect();
+        assert!(differs.is_empty(), "{path}: named, and found: {differs:?}");
     }
 }
 

@@ -53,18 +53,28 @@ async fn a_wrong_number_of_names_is_corrected() {
 }
 
 /// A number of names without a group lasts for one call. The next call claims held objects, also those
-/// whose names were grouped and are lost.
+/// whose names were grouped and are lost. A text that is no positive number lasts for no call.
 #[tokio::test]
 async fn a_number_without_names_lasts_for_one_call() {
-    let given = "hold a:1 -1 '1 0 1 0 retry: down' 1; SET event.groups.waiting 1";
-    let scene = Scene::given(given).await;
-    for expected in [&[][..], &["a:1"]] {
-        let answer = scene.free(0..1, grouped(|b| b.group_depth = 0)).await;
-        assert_eq!(
-            (answer.objects(), answer.of_use()),
-            (expected.to_vec(), (false, false))
-        );
-        assert_eq!(all_grouped(&scene).await, "none");
+    let held = "hold a:1 -1 '1 0 1 0 retry: down' 1";
+    for (number, first) in [
+        ("1", &[][..]),
+        ("0", &["a:1"]),
+        ("-1", &["a:1"]),
+        ("x", &["a:1"]),
+    ] {
+        let given = format!("{held}; SET event.groups.waiting '{number}'");
+        let scene = Scene::given(&given).await;
+        for expected in [first, &["a:1"]] {
+            let answer = scene.free(0..1, grouped(|b| b.group_depth = 0)).await;
+            assert_eq!(
+                (answer.objects(), answer.of_use()),
+                (expected.to_vec(), (false, false)),
+                "{number}"
+            );
+        }
+        let left = if number == "1" { "none" } else { number };
+        assert_eq!(all_grouped(&scene).await, left, "{number}");
     }
 }
 

@@ -45,6 +45,23 @@ async fn a_held_object_that_is_grouped_needs_no_owner_key() {
     }
 }
 
+/// More released objects are due than a call groups. The name of one of the others is grouped from
+/// before, and its owner key was evicted. The object is held again, and waits for its turn.
+#[tokio::test]
+async fn a_released_object_without_an_owner_key_waits_for_its_turn() {
+    let scene = Scene::new().await;
+    let released: Vec<_> = (0..256).map(|n| format!("a:{n}")).collect();
+    let released = released.join(" ");
+    scene.add(&format!("due 0 {released}")).await;
+    let scores = released.replace("a:", "0 a:");
+    scene.add(&format!("ZADD objects.held {scores}")).await;
+    let given = "hold z:1 0 '7 0 1 0 retry: down' 1; DEL z:1:event.worker; names z -5 z:1";
+    scene.add(given).await;
+    assert_eq!(claim(&scene, 1, GROUPED).await, ["a:0"]);
+    assert_eq!(scene.at("z:1:event.worker").await, "held");
+    assert_eq!(scene.at("z:1:events.held").await, "[1]");
+}
+
 /// The owner key of a held object was evicted. The marker of the object leads to no event, and the
 /// held batch is claimed after it.
 #[tokio::test]
