@@ -143,8 +143,8 @@ impl Control {
                 "cron",
                 Verdict::Wrong,
                 format!(
-                    "{jobs} cron jobs do not fire, because Redis' clock was ahead: `seriatim cron list` names them; pause and \
-                     resume each"
+                    "{jobs} cron jobs do not fire, because Redis' clock was ahead: `seriatim cron list` names them; run \
+                     `seriatim cron pause` and `seriatim cron resume` for each"
                 ),
             ))),
             Err(error) if error.code().is_some() => Ok(Some(Finding::new(

@@ -288,7 +288,7 @@ async fn a_job_that_waits_for_the_clock_is_shown() {
         report
             .violations
             .iter()
-            .any(|one| one.what.contains("was ahead")),
+            .any(|one| one.what.contains("was ahead") && one.what.contains("cron pause")),
         "{report:?}"
     );
     let findings = control.examine().await.expect("findings");
@@ -297,9 +297,10 @@ async fn a_job_that_waits_for_the_clock_is_shown() {
         .find(|finding| finding.what == "cron")
         .expect("a finding");
     assert_eq!(cron.verdict, Verdict::Wrong);
+    assert!(cron.text.contains("cron pause"), "{cron:?}");
     for (arguments, told) in [
         (&["cron", "list"][..], "  problem no tick fires for 35"),
-        (&["stats"], "cron ahead    1 jobs do not fire"),
+        (&["stats"], "`seriatim cron list` shows the remedy"),
     ] {
         let mut program = Command::new(crate::support::program());
         program

@@ -276,7 +276,7 @@ async fn a_worker_warns_of_a_pipe() {
     let redis = Redis::start();
     let piped = Process::start(&redis, "piped", "stdout", &[]);
     piped
-        .until_logged("it loses the lines that it has not read")
+        .until_logged("it loses the lines that it has not read; the sink file:PATH loses none")
         .await;
     let plain = Process::start(&redis, "plain", "null", &[]);
     plain.until_logged("recover: attached").await;

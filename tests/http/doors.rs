@@ -3,15 +3,17 @@
 
 use std::time::Duration;
 
+use reqwest::Method;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::certificates::Authority;
 use crate::dashboard::rig::{Dash, USERS, path, reply, token, users};
-use crate::serving::{Serving, client_of, resident};
-use crate::support::Redis;
+use crate::serving::{Serving, answer, client_of, resident};
 use crate::support::console::PATIENCE;
+use crate::support::{Redis, until};
 
 /// The beginnings of requests that strangers send, and never end.
 const PARTS: [&[u8]; 4] = [
@@ -343,4 +345,36 @@ async fn a_user_leaves_places_to_others() {
         0
     );
     assert_eq!(idle[119].get("/rules", &token("viewer")).await, "200");
+}
+
+/// Looks of a user who may only view wait while Redis is slow. The act of another user does not wait
+/// behind them, and is not refused.
+#[tokio::test]
+async fn looks_of_a_viewer_stop_no_act_of_serve() {
+    let (mut redis, file) = (Redis::own(&[]), users(&USERS));
+    let serving = Serving::start(&redis, &["--users", path(&file)]).await;
+    let pid = i32::try_from(redis.server().pid()).expect("a pid");
+    let redis_pid = Pid::from_raw(pid).expect("a pid");
+    kill_process(redis_pid, Signal::STOP).expect("stopped");
+    let looks = (0..200).map(|_| {
+        let look = serving.request(Method::GET, "/v1/object?object=work:1");
+        tokio::spawn(answer(look.bearer_auth(token("viewer"))))
+    });
+    let looks: Vec<_> = looks.collect();
+    until("the looks have arrived", PATIENCE, async || {
+        let refused = looks.iter().filter(|look| look.is_finished()).count();
+        (refused >= 100).then_some(())
+    })
+    .await;
+    let rule = r#"{"kind":"pause","selector":"work:1","reason":"because"}"#;
+    let act = serving.posted("/v1/rules", rule);
+    let act = tokio::spawn(answer(act.bearer_auth(token("operator"))));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    kill_process(redis_pid, Signal::CONT).expect("continued");
+    let act = act.await.expect("an answer");
+    assert!((200..300).contains(&act.status), "{act:?}");
+    for look in looks {
+        let look = look.await.expect("an answer");
+        assert!(matches!(look.status, 200 | 503), "{look:?}");
+    }
 }

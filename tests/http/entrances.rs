@@ -164,9 +164,15 @@ async fn a_task_that_cannot_be_delivered_is_refused_at_once() {
     );
 }
 
+/// Story: the refusal of `--sink-timeout 2h` did not name the option.
 #[tokio::test]
 async fn times_of_rules_prefixes_shares_and_reasons_have_one_check() {
     let redis = Redis::start();
+    let sink = ["worker", "--sink", "http://x/", "--sink-timeout", "2h"];
+    refused(
+        &run(&redis, &sink, ""),
+        "--sink-timeout is 7200s; it must be 10 ms to 1 h",
+    );
     let serving = Serving::start(&redis, &[]).await;
     for (text, ms) in [("0s", 0_u64), ("101y", 101 * 366 * 86_400_000)] {
         refused(

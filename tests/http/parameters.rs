@@ -83,6 +83,14 @@ async fn a_route_takes_exactly_the_parameters_of_its_description() {
             );
             assert_ne!(found.status, 500, "{method} {path} {name}: {found:?}");
         }
+        for name in known {
+            let method: Method = method.to_uppercase().parse().expect("a method");
+            let request = serving.request(method.clone(), &format!("{target}?{name}x=1"));
+            let request = request.header("content-type", "application/json");
+            let told = detail(&answer(request.body("{}")).await);
+            let meant = format!("did you mean {name}?");
+            assert!(told.contains(&meant), "{method} {path}: {told}");
+        }
     }
 }
 
@@ -160,6 +168,18 @@ async fn pages_and_forms_refuse_what_they_do_not_know() {
         ("/object?nme=a", "name"),
         ("/v1/log?newst=true", "newest"),
         ("/login?nxt=a", ""),
+        ("/?zz=1", ""),
+        ("/live?zz=1", ""),
+        ("/paused?prefx=a", "prefix"),
+        ("/schedules?aftr=a", "after"),
+        ("/cron?zz=1", ""),
+        ("/workers?zz=1", ""),
+        ("/worker?nme=a", "name"),
+        ("/rules?zz=1", ""),
+        ("/actions?zz=1", ""),
+        ("/check?zz=1", ""),
+        ("/job?zz=1", ""),
+        ("/log/stream?statu=dead", "status"),
     ] {
         let found = reply(dash.page(target).bearer_auth(token("operator"))).await;
         assert!(

@@ -6,10 +6,12 @@ use serde_json::Value;
 use seriatim::event::Json;
 use seriatim::{EmitError, Emitter};
 
-use crate::support::Redis;
 use crate::support::answering::{Answering, bulk};
+use crate::support::console::PATIENCE;
 use crate::support::recorder::Recorder;
 use crate::support::running::start_at;
+use crate::support::{Redis, until};
+use crate::waits::{listening, start, status_of};
 
 fn run(redis: &Redis, url: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(crate::support::program());
@@ -55,7 +57,36 @@ async fn every_part_works_behind_a_proxy_without_hello() {
     let sink = Recorder::new();
     let worker = start_at(proxy.url(), &redis, "a", &sink, |_| {});
     sink.until_sent(2).await;
+    let due = ["schedule", "add", "work:1", "3", "--in", "1ms"];
+    let output = run(&redis, &proxy.url(), &due);
+    assert!(output.status.success(), "{output:?}");
+    sink.until_sent(3).await;
+    let events = "/v1/objects/work:1/events";
+    for (command, method, path) in [
+        ("serve", "POST", events),
+        ("dashboard", "GET", "/readyz"),
+        ("exporter", "GET", "/metrics"),
+    ] {
+        let log = tempfile::NamedTempFile::new().expect("a log");
+        let of = [
+            "--namespace",
+            redis.namespace(),
+            command,
+            "--listen",
+            "127.0.0.1:0",
+        ];
+        let _running = start(&proxy.url(), &of, log.path());
+        let address = listening(log.path()).await;
+        until(&format!("{command} answers"), PATIENCE, async || {
+            let status = status_of(&address, method, path, "4")?;
+            matches!(status, 200 | 202).then_some(())
+        })
+        .await;
+    }
+    sink.until_sent(4).await;
     worker.finish().await;
+    let output = run(&redis, &proxy.url(), &["stats"]);
+    assert!(output.status.success(), "{output:?}");
     let (code, verdict, told) = found(&redis, &proxy.url(), "emits");
     assert!(code == Some(0) && verdict == "good", "{told}");
 }

@@ -11,7 +11,7 @@ use crate::support::console::PATIENCE;
 use crate::support::{Redis, until};
 
 /// A running command; killed when it is dropped.
-struct Running(Child);
+pub(crate) struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -20,7 +20,7 @@ impl Drop for Running {
     }
 }
 
-fn start(url: &str, arguments: &[&str], log: &Path) -> Running {
+pub(crate) fn start(url: &str, arguments: &[&str], log: &Path) -> Running {
     let mut command = Command::new(crate::support::program());
     command
         .args(["--redis", url])
@@ -36,19 +36,39 @@ fn start(url: &str, arguments: &[&str], log: &Path) -> Running {
 
 /// Returns the status of a path at this address.
 fn status(address: &str, path: &str) -> Option<u16> {
+    status_of(address, "GET", path, "")
+}
+
+/// Returns the status of a request to this address.
+pub(crate) fn status_of(address: &str, method: &str, path: &str, body: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream
         .set_read_timeout(Some(Duration::from_secs(10)))
         .expect("a timeout");
     stream
         .write_all(
-            format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")
-                .as_bytes(),
+            format!(
+                "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+                 content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .as_bytes(),
         )
         .ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     answer.get(9..12)?.parse().ok()
+}
+
+/// Waits until the log names the address at which the command listens, and returns it.
+pub(crate) async fn listening(log: &Path) -> String {
+    until("it listens", PATIENCE, async || {
+        let log = std::fs::read_to_string(log).expect("a log");
+        let (_, rest) = log.split_once("listening address=http://")?;
+        rest.contains('\n')
+            .then(|| rest.split_whitespace().next().map(str::to_owned))?
+    })
+    .await
 }
 
 const COMMANDS: [&[&str]; 4] = [
@@ -76,13 +96,7 @@ async fn every_long_running_command_waits_for_redis_and_is_not_ready() {
         let log = dir.path().join("log");
         let mut running = start(redis.url(), arguments, &log);
         let text = || std::fs::read_to_string(&log).expect("a log");
-        let address = until(&format!("{arguments:?} listens"), PATIENCE, async || {
-            let log = text();
-            let (_, rest) = log.split_once("listening address=http://")?;
-            rest.contains('\n')
-                .then(|| rest.split_whitespace().next().map(str::to_owned))?
-        })
-        .await;
+        let address = listening(&log).await;
         let is = async |path: &str, wanted: u16| {
             until(
                 &format!("{arguments:?}: {path} is {wanted}"),

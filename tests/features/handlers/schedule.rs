@@ -313,6 +313,14 @@ async fn a_test_of_handlers_sees_schedules() {
                 cx.schedule("user:2", &1).key("a\nb").add(),
                 Err(HandlerEmitError::Key(_))
             ));
+            let far = HOUR * (101 * 366 * 24);
+            let at = SystemTime::now() + far;
+            for schedule in [
+                cx.schedule("user:2", &1).after(far),
+                cx.schedule("user:2", &1).at(at),
+            ] {
+                assert!(matches!(schedule.add(), Err(HandlerEmitError::Due(_))));
+            }
             Ok(())
         })
         .build()

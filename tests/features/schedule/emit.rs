@@ -230,6 +230,13 @@ async fn bad_schedules_are_refused_and_those_before_are_sent() {
     assert!(matches!(refused, Err(EmitError::Key(_))), "{refused:?}");
     let refused = emitter.schedule("user:1", Json::new("{")).send().await;
     assert!(matches!(refused, Err(EmitError::Event(_))), "{refused:?}");
+    let far = HOUR * (101 * 366 * 24);
+    let at = SystemTime::now() + far;
+    let schedule = || emitter.schedule("user:1", Json::new("1"));
+    for schedule in [schedule().after(far), schedule().at(at)] {
+        let refused = schedule.send().await;
+        assert!(matches!(refused, Err(EmitError::Due(_))), "{refused:?}");
+    }
     let many =
         ["1", "2", "{", "4"].map(|text| emitter.schedule("user:1", Json::new(text)).after(HOUR));
     let error = emitter
