@@ -352,7 +352,7 @@ async fn workers_may_have_different_depths() {
 /// Tests that nothing is lost or reordered if processes are killed while names are grouped.
 #[tokio::test]
 async fn names_that_were_grouped_survive_a_kill() {
-    const OBJECTS: usize = 3000;
+    const OBJECTS: usize = 1000;
     let (redis, console) = Redis::start().with_console().await;
     let mut pipe = redis::pipe();
     for n in 0..2 * OBJECTS {
@@ -398,7 +398,7 @@ async fn names_that_were_grouped_survive_a_kill() {
             PATIENCE,
             async || {
                 (grouped(&console).await > 0
-                    && console.number(&console.keys.next_event_id()).await > before + 200)
+                    && console.number(&console.keys.next_event_id()).await > before + 100)
                     .then_some(())
             },
         )

@@ -405,12 +405,11 @@ async fn the_error_of_a_proxy_that_is_away_names_it() {
         .until_logged("requests may go through the proxy that HTTP_PROXY names")
         .await;
     assert!(!worker.log().contains("hush"), "{}", worker.log());
-    let told: String = console
-        .run(&[
-            "GET",
-            &format!("{}event.worker:w:status", console.keys.prefix()),
-        ])
-        .await;
+    let key = format!("{}event.worker:w:status", console.keys.prefix());
+    let told = until("the status is written", PATIENCE, async || {
+        console.text(&key).await
+    })
+    .await;
     assert!(!told.contains("hush"), "{told}");
 }
 
