@@ -52,11 +52,7 @@ struct Row {
 impl Row {
     fn of(entry: LogEntry) -> anyhow::Result<Self> {
         let (id, prev) = entry.id.zip(entry.prev).context("a row without numbers")?;
-        let event = String::from_utf8_lossy(entry.event.bytes());
-        let event = match event.strip_prefix('!') {
-            Some(name) => name.to_owned(),
-            None => name_in(&event)?,
-        };
+        let event = name_in(&String::from_utf8_lossy(entry.event.bytes()))?;
         let is_late = entry.status == LogStatus::Dead
             && entry
                 .error

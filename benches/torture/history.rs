@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 use seriatim::control::Control;
 use seriatim::control::dead::PER_CALL_MAX;
 
+use crate::receiver::name_in;
+
 /// The file of the history, and its clock. No two times of this clock are equal.
 pub(crate) struct History {
     began: Instant,
@@ -129,14 +131,8 @@ impl History {
                     .id
                     .zip(letter.prev)
                     .context("a dead letter without numbers")?;
-                let event = String::from_utf8_lossy(letter.event.bytes());
-                self.came(
-                    "dead",
-                    &letter.object,
-                    id,
-                    prev,
-                    event.trim_start_matches('!'),
-                );
+                let event = name_in(&String::from_utf8_lossy(letter.event.bytes()))?;
+                self.came("dead", &letter.object, id, prev, &event);
             }
             after = page.next;
             if after.is_none() {

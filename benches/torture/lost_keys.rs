@@ -368,9 +368,7 @@ fn names(lost: &Lost, texts: &[String]) -> anyhow::Result<Vec<String>> {
                 .split_once(" key of ")
                 .map(|(_, emit)| format!("{emit}.0"))
                 .context("a reference"),
-            None => text
-                .strip_prefix('!')
-                .map_or_else(|| name_in(text), |name| Ok(name.to_owned())),
+            None => name_in(text),
         });
     named
         .collect::<Result<_, _>>()

@@ -65,8 +65,11 @@ impl Receiver {
     }
 }
 
-/// Returns the member `name` of an event, which must be JSON.
+/// Returns the name of an event: its member `name`, or what follows `!` in an event that is no JSON.
 pub(crate) fn name_in(event: &str) -> anyhow::Result<String> {
+    if let Some(name) = event.strip_prefix('!') {
+        return Ok(name.to_owned());
+    }
     let event: serde_json::Value = serde_json::from_str(event)?;
     let name = event["name"].as_str().map(str::to_owned);
     ensure!(name.is_some(), "an event without a name came: {event}");

@@ -52,11 +52,8 @@ async fn oldest(
     let mut waiting = redis::cmd("EVAL");
     let events: Vec<Vec<u8>> = waiting.arg(WAITING).arg(0).query_async(conn).await?;
     let names = events.iter().filter_map(|event| {
-        // An event that is no JSON is its name behind `!`. A reference to a schedule has no name, but
-        // the schedule has the event.
-        let text = std::str::from_utf8(event).ok()?;
-        text.strip_prefix('!')
-            .map_or_else(|| name_in(text).ok(), |name| Some(name.to_owned()))
+        // A reference to a schedule has no name, but the schedule has the event.
+        name_in(std::str::from_utf8(event).ok()?).ok()
     });
     let calls = names.filter_map(|name| history.called_at(&name));
     Ok(calls.min())

@@ -38,14 +38,13 @@ local function give_unknown(slot, tag)
     return
   end
   slot.is_busy = true
-  for _, object in ipairs(redis_call('LRANGE', slot.objects_key, '0', '-1')) do
-    if not rare.names.is_foreign(object) and redis_call('MGET', P .. object .. K.event_worker)[1] == slot.owner then
-      local _, _, _, crashes = rare.tag.numbers(tag)
-      if crashes > 0 then
-        rare.room.taken(crashes)
-      end
-      return give(slot, object, tag)
+  local object = rare.missing.owned_by(slot)
+  if object then
+    local _, _, _, crashes = rare.tag.numbers(tag)
+    if crashes > 0 then
+      rare.room.taken(crashes)
     end
+    return give(slot, object, tag)
   end
   -- The slot owns no object: its list, or the owner key of its object, is lost.
   if rare.missing.length_of(slot) > 0 then

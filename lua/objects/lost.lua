@@ -32,4 +32,26 @@ local function hold(at, object, tag)
   return why
 end
 
-return { put = put, hold = hold }
+-- Holds an object with the batch that its slot has put away, if there is one: the events of the batch
+-- come before those in the queue. The object is in the list of a slot that owns it, but has no batch.
+-- So the batch is that of the object. The object is due now if the ids of the batch are above the last
+-- id of the object. Else it waits for an operator. Returns whether it is held, and the reason if it
+-- waits.
+local function hold_again(at, object)
+  local key = at .. K.worker_lost
+  local length = redis_try('LLEN', key)
+  if type(length) ~= 'number' or length < 2 or redis_call('EXISTS', at .. K.worker_event) == 1 then
+    return false
+  end
+  local tag = redis_call('LRANGE', key, '0', '0')[1]
+  local first, last = rare.tag.first_of(tag), ids.parse(redis_call('MGET', P .. object .. K.last_event_id)[1] or '0')
+  local is_valid = first and last and first > last
+  local why = not is_valid and 'quarantine: ' .. bare(at) .. K.worker_object .. ' is absent' or nil
+  local numbers, handouts, attempts, crashes = rare.tag.numbers(is_valid and tag or '0')
+  redis_call('LREM', key, 1, tag)
+  redis_call('RENAME', key, P .. object .. K.events_held)
+  rare.hold.object(at, object, why and 'inf' or rare.time.now_ms(), rare.tag.held_text(numbers, handouts, attempts, crashes, why or 'takeover'))
+  return true, why
+end
+
+return { put = put, hold = hold, hold_again = hold_again }

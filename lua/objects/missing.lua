@@ -2,10 +2,12 @@
 -- per call that names free slots, and 2 per free slot if one of them has lost its tag; 1 per name
 -- in the list of such a slot, and up to 8 for its batch. Per result that comes again: 1
 
--- Returns the first object in the slot's list that the slot owns; nil if there is none.
+-- Returns the last object in the slot's list that the slot owns; nil if there is none. If the slot has
+-- a batch, it is that of this object: later names are pushed before it.
 local function owned_by(slot)
-  local w = slot.owner
-  for _, object in ipairs(redis_call('LRANGE', slot.objects_key, '0', '-1')) do
+  local w, names = slot.owner, redis_call('LRANGE', slot.objects_key, '0', '-1')
+  for k = #names, 1, -1 do
+    local object = names[k]
     if not rare.names.is_foreign(object) and redis_call('MGET', P .. object .. K.event_worker)[1] == w then
       return object
     end
@@ -82,4 +84,4 @@ local function is_held(object)
   return true
 end
 
-return { tag_again = tag_again, put = put, free_all = free_all, is_held = is_held, length_of = length_of }
+return { owned_by = owned_by, tag_again = tag_again, put = put, free_all = free_all, is_held = is_held, length_of = length_of }

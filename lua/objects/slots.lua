@@ -160,8 +160,11 @@ local function hold_owned(at, object, tag, cause)
   if not tag and redis_call('EXISTS', at .. K.worker_event) == 1 then
     return rare.lost.hold(at, object, nil)
   elseif not tag then
-    rare.hold.object(at, object, cause.now_ms, nil)
-    return nil
+    local is_held, lost_why = rare.lost.hold_again(at, object)
+    if not is_held then
+      rare.hold.object(at, object, cause.now_ms, nil)
+    end
+    return lost_why
   elseif redis_call('EXISTS', at .. K.worker_event) == 0 then
     local why = 'quarantine: ' .. string.sub(at, #P + 1) .. K.worker_event .. ' is absent'
     rare.hold.object(at, object, 'inf', rare.tag.held_text('0', 0, 0, 0, why))

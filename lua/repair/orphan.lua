@@ -48,6 +48,38 @@ local function wrong_key(worker)
   end
 end
 
+-- Gives an object the batch back that its worker has put away, because the name of the object was
+-- lost from the worker's list. The events keep their ids if their tag is known. Returns whether there
+-- is such a batch.
+local function give_lost(object, worker)
+  local key, base = at_of(worker) .. K.worker_lost, P .. object
+  if redis_call('LLEN', key) < 2 or redis_call('EXISTS', base .. K.events_held) == 1 then
+    return false
+  end
+  local tag = redis_call('LINDEX', key, '0')
+  local first, handouts, attempts, crashes = rare.tag.numbers(tag)
+  local number = ids.parse(first or '') or 0
+  rare.mend.solves(worker)
+  local with_ids = number > (ids.parse(redis_call('MGET', base .. K.last_event_id)[1] or '') or 0)
+  if with_ids then
+    rare.rebuild.rise(ids.after(number, redis_call('LLEN', key) - 2), 'the batch of ' .. worker)
+  end
+  rare.mend.step('batch', K.WORKER .. worker .. K.worker_lost .. ' is the batch of ' .. object .. ', with ' .. redis_call('LLEN', key) - 1
+    .. ' events' .. (with_ids and ': it is held, due now' or ': the events get new ids'), function()
+    redis_call('LREM', key, 1, tag)
+    redis_call('LREM', at_of(worker) .. K.worker_object, 1, object)
+    redis_call('RENAME', key, base .. K.events_held)
+    redis_call('SET', base .. K.event_worker, 'held')
+    redis_call('ZADD', P .. K.objects_held, rare.time.now_ms(), object)
+    if with_ids then
+      redis_call('SET', base .. K.events_held_id, rare.tag.held_text(first, handouts, attempts, crashes, 'takeover'))
+    else
+      rare.unfinished.requeue(object, base .. K.events_held)
+    end
+  end)
+  return true
+end
+
 -- Holds the object of a worker that is dead, with the batch, due now. The events keep their ids.
 local function free(object, worker, state)
   local at = at_of(worker)
@@ -73,37 +105,11 @@ local function free(object, worker, state)
       rare.unfinished.requeue(object, P .. object .. K.events_held)
       rare.hold.object(at, object, now_ms, nil)
     end)
-  else
+  elseif not give_lost(object, worker) then
     rare.mend.step('freed', 'its owner ' .. worker .. ' is dead: it is held, due now', function()
       rare.hold.object(at, object, now_ms, nil)
     end)
   end
-end
-
--- Gives an object the batch back that its worker has put away, because the name of the object was
--- lost from the worker's list. The events keep their ids if their tag is known.
-local function give_lost(object, worker, state)
-  local key, base = at_of(worker) .. K.worker_lost, P .. object
-  local tag = redis_call('LINDEX', key, '0')
-  local first, handouts, attempts, crashes = rare.tag.numbers(tag)
-  local number = ids.parse(first or '') or 0
-  rare.mend.solves(worker)
-  local with_ids = number > state.last
-  if with_ids then
-    rare.rebuild.rise(ids.after(number, redis_call('LLEN', key) - 2), 'the batch of ' .. worker)
-  end
-  rare.mend.step('batch', 'has its batch of ' .. redis_call('LLEN', key) - 1 .. ' events again, from ' .. K.WORKER .. worker .. K.worker_lost
-    .. (with_ids and ': it is held, due now' or ': the events get new ids'), function()
-    redis_call('LREM', key, 1, tag)
-    redis_call('RENAME', key, base .. K.events_held)
-    redis_call('SET', base .. K.event_worker, 'held')
-    redis_call('ZADD', P .. K.objects_held, rare.time.now_ms(), object)
-    if with_ids then
-      redis_call('SET', base .. K.events_held_id, rare.tag.held_text(first, handouts, attempts, crashes, 'takeover'))
-    else
-      rare.unfinished.requeue(object, base .. K.events_held)
-    end
-  end)
 end
 
 -- Makes events of an object that is not known dead letters.
@@ -170,7 +176,10 @@ local function mend_owner(object, state, others)
   local at = at_of(owner)
   local tag = redis_call('GET', at .. K.worker_event_id) or ''
   if redis_call('LPOS', at .. K.worker_object, object) then
-    if tag == '' and redis_call('EXISTS', at .. K.worker_event, base .. K.events) == 0 then
+    local has_batch = tag ~= '' or redis_call('EXISTS', at .. K.worker_event) == 1
+    if not has_batch and give_lost(object, owner) then
+      return false
+    elseif not has_batch and redis_call('EXISTS', base .. K.events) == 0 then
       rare.mend.step('held', 'its owner ' .. owner .. ' has no event of it: it is held, due now', function()
         rare.hold.object(at, object, rare.time.now_ms(), nil)
       end)
@@ -178,8 +187,7 @@ local function mend_owner(object, state, others)
     end
     return true, tag
   end
-  if state.count == 0 and redis_call('LLEN', at .. K.worker_lost) > 1 then
-    give_lost(object, owner, state)
+  if give_lost(object, owner) then
     return false
   end
   local _, owned = names_of(owner)
@@ -254,7 +262,10 @@ local function mend_worker(subject, others)
   end
   if redis_call('EXISTS', at .. K.worker_lost) == 1 then
     -- At first, the repair of an object may take this batch.
-    if subject.hint == 'searched' then
+    local is_searched = subject.hint == 'searched'
+    if is_searched and owned[1] and tag == '' and count == 0 and give_lost(owned[#owned], worker) then
+      return
+    elseif is_searched then
       bury_lost(worker)
     else
       rare.mend.leave('has a batch of an object that is not known')

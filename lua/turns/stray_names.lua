@@ -19,6 +19,16 @@ local function look(slot, object)
   if not found[1] and (call.has_held or call.held_changed) and rare.missing.is_held(object) then
     found[1] = 'held'
   end
+  if found[1] == slot.owner and not slot.is_busy then
+    local is_held, why = rare.lost.hold_again(rare.worker.at(slot.owner), object)
+    if is_held then
+      call.held_changed = true
+      if why then
+        rare.quarantine.note(object, why)
+      end
+      return false
+    end
+  end
   -- Two pops may have moved the same name, both into this list, or one of them into the list of
   -- another slot. Then the second copy is only removed.
   if object == '' or call.claimed[object] or found[1] and found[1] ~= slot.owner then

@@ -494,3 +494,101 @@ async fn a_part_of_a_batch_counts_without_the_list() {
         assert_eq!(scene.at("event.worker:w.0:event").await, left);
     }
 }
+
+/// A slot has lost its list, so its batch was put away. Then a pop moves a marker of the object into
+/// the list. The later events of the object do not overtake the batch, whoever looks at the name.
+///
+/// Story: the slot took the later events, and a repair made the batch dead letters without an object.
+#[tokio::test]
+async fn later_events_do_not_overtake_a_batch_that_was_put_away() {
+    for (last, tag, numbers, is_due) in [
+        (None, "7 1", "7 1 0 0 takeover", true),
+        (
+            Some(7),
+            "7",
+            "0 0 0 0 quarantine: event.worker:w.0:object is absent",
+            false,
+        ),
+        (
+            None,
+            "x",
+            "0 0 0 0 quarantine: event.worker:w.0:object is absent",
+            false,
+        ),
+    ] {
+        for restarts in [false, true] {
+            let scene = Scene::given("own w.0 work:1 7 1; DEL event.worker:w.0:object").await;
+            scene
+                .add(&format!("SET event.worker:w.0:event.id '{tag}'"))
+                .await;
+            scene.attach(&ATTACH).await;
+            if let Some(last) = last {
+                scene.add(&format!("SET work:1:last.event.id {last}")).await;
+            }
+            scene.add("emit work:1 2; pop w.0").await;
+            if restarts {
+                scene.detach("t").await.expect("detached");
+            } else {
+                scene.free(0..1, BOUNDS).await;
+            }
+            assert_eq!(scene.at("event.worker:w.0:lost").await, "nil", "{tag}");
+            assert_eq!(scene.at("work:1:events").await, "[2]", "{tag}");
+            if is_due && !restarts {
+                // The slot has claimed the held object already.
+                assert_eq!(scene.at("event.worker:w.0:event").await, "[1]");
+                assert_eq!(scene.at("event.worker:w.0:event.id").await, "7 2");
+                continue;
+            }
+            assert_eq!(scene.at("work:1:events.held.id").await, numbers, "{tag}");
+            assert_eq!(scene.at("work:1:events.held").await, "[1]", "{tag}");
+            let due = scene.due("work:1").await.expect("it is held");
+            assert_eq!(due.is_finite(), is_due, "{tag}: {due}");
+        }
+    }
+}
+
+/// A slot has put the batch of an object away, and has another object in hand. Then a pop moves a
+/// marker of the first object into its list. Each object keeps its own batch, whoever looks at the slot,
+/// also if the tag is lost.
+#[tokio::test]
+async fn each_of_two_owned_objects_keeps_its_own_batch() {
+    let given = "
+        own w.0 work:2 8 2; SET work:1:event.worker w.0; LPUSH event.worker:w.0:object work:1
+        RPUSH event.worker:w.0:lost 7 1
+    ";
+    let scene = Scene::given(given).await;
+    let answer = scene.free(0..1, BOUNDS).await;
+    assert_eq!(answer.objects(), ["work:2"]);
+    scene.report(0, &done("work:2", 8), BOUNDS).await;
+    scene.free(0..1, BOUNDS).await;
+    assert_eq!(scene.at("work:1:event.worker").await, "w.0");
+    assert_eq!(scene.at("event.worker:w.0:event.id").await, "7 1");
+
+    for (lose, numbers) in [
+        ("", "8 0 0 0 stop"),
+        (
+            "DEL event.worker:w.0:event.id",
+            "0 0 0 0 quarantine: event.worker:w.0:event.id is absent",
+        ),
+    ] {
+        let scene = Scene::given(given).await;
+        scene.attach(&ATTACH).await;
+        scene.add(lose).await;
+        scene.detach("t").await.expect("detached");
+        let changes = [
+            ("work:1:events.held", "[1]"),
+            ("work:1:events.held.id", "7 0 0 0 takeover"),
+            ("work:2:events.held", "[2]"),
+            ("work:2:events.held.id", numbers),
+        ];
+        for (key, value) in changes {
+            assert_eq!(scene.at(key).await, value, "{key}");
+        }
+    }
+
+    let scene = Scene::given(given).await;
+    scene.add("DEL event.worker:w.0:event.id").await;
+    scene.free(0..1, BOUNDS).await;
+    assert_eq!(scene.at("work:2:events.held").await, "[2]");
+    assert_eq!(scene.at("work:1:events.held").await, "nil");
+}
