@@ -58,3 +58,27 @@ pub(crate) async fn slowness(console: &Console) -> f64 {
 pub(crate) async fn within(console: &Console, us: u64, bound_us: u64) -> bool {
     us <= bound_us || us as f64 <= bound_us as f64 * slowness(console).await
 }
+
+/// The least of several times, and whether one of them is within its bound. Each time is compared with
+/// the speed of the host at once, because this speed changes within seconds.
+#[derive(Debug)]
+pub(crate) struct Least {
+    pub(crate) us: u64,
+    bound_us: u64,
+    pub(crate) is_within: bool,
+}
+
+impl Least {
+    pub(crate) fn within(bound_us: u64) -> Self {
+        Self {
+            us: u64::MAX,
+            bound_us,
+            is_within: false,
+        }
+    }
+
+    pub(crate) async fn add(&mut self, console: &Console, us: u64) {
+        self.us = self.us.min(us);
+        self.is_within = self.is_within || within(console, us, self.bound_us).await;
+    }
+}

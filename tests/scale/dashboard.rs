@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tempfile::TempDir;
 
-use crate::cost::{slowness, within, worked};
+use crate::cost::{Least, slowness, within, worked};
 use crate::looks::fill_all;
 use crate::support::console::Console;
 use crate::support::{Redis, until};
@@ -242,7 +242,9 @@ impl Costs {
         time_max: Duration,
         mut request: impl AsyncFnMut(),
     ) {
-        let (mut least_us, mut least_time, mut longest) = (u64::MAX, Duration::MAX, u64::MAX);
+        let mut sum = Least::within(REQUEST_US);
+        let mut longest = Least::within(COMMAND_US);
+        let mut time = Least::within(micros(time_max));
         for _ in 0..ROUNDS {
             // The figures of the overview are read once per second.
             if target == "/" {
@@ -251,20 +253,21 @@ impl Costs {
             let _: () = console.run(&["SLOWLOG", "RESET"]).await;
             let began = Instant::now();
             request().await;
-            least_time = least_time.min(began.elapsed());
+            let time_us = micros(began.elapsed());
             let entries = entries_of_clients(console).await;
-            least_us = least_us.min(entries.iter().map(|(_, us)| us).sum());
-            longest = longest.min(entries.iter().map(|(_, us)| *us).max().unwrap_or(0));
             self.add_long(target, &entries);
+            let us = || entries.iter().map(|(_, us)| *us);
+            sum.add(console, us().sum()).await;
+            longest.add(console, us().max().unwrap_or(0)).await;
+            time.add(console, time_us).await;
         }
-        println!("{target}: {least_us} µs of Redis, {least_time:?}, longest command {longest} µs");
-        let is_cheap = within(console, least_us, REQUEST_US).await
-            && within(console, longest, COMMAND_US).await
-            && within(console, micros(least_time), micros(time_max)).await;
-        if !is_cheap {
-            self.too_dear.push(format!(
-                "{target}: {least_us} µs, {longest} µs, {least_time:?}"
-            ));
+        let costs = format!(
+            "{target}: {} µs of Redis, {} µs in all, longest command {} µs",
+            sum.us, time.us, longest.us
+        );
+        println!("{costs}");
+        if !(sum.is_within && longest.is_within && time.is_within) {
+            self.too_dear.push(costs);
         }
     }
 
@@ -458,18 +461,18 @@ async fn pages_with_rows_of_1_mib_are_cheap() {
             is_cut,
             "{target}: {text}"
         );
-        let mut longest = u64::MAX;
+        let mut longest = Least::within(COMMAND_US);
         for _ in 0..ROUNDS {
             if target == "/" {
                 tokio::time::sleep(Duration::from_millis(1100)).await;
             }
             let _: () = console.run(&["SLOWLOG", "RESET"]).await;
             dashboard.page(target).await;
-            longest = longest.min(logged(&console).await.1);
+            longest.add(&console, logged(&console).await.1).await;
         }
-        println!("{target}: longest command {longest} µs");
-        if !within(&console, longest, COMMAND_US).await {
-            too_long.push((target, longest));
+        println!("{target}: longest command {} µs", longest.us);
+        if !longest.is_within {
+            too_long.push((target, longest.us));
         }
     }
     assert!(too_long.is_empty(), "{too_long:?}");
