@@ -24,19 +24,19 @@ local function open(argv)
   writes.begin()
   empty(call.claimed)
   empty(call.excluded)
-  local given, claims_wanted = bounds.of(argv[4]), tonumber(argv[5])
-  call.name, call.token, call.bounds, call.claims_wanted, call.from = argv[2], argv[3], given, claims_wanted, argv[6]
-  call.highest, call.suspects, call.logs, call.markers_max = argv[7], argv[8], argv[SLOTS_FROM] == 'log', given.markers
-  if call.logs then
-    call.log_keep, call.log_keep_ms = argv[SLOTS_FROM + 1], argv[SLOTS_FROM + 2]
+  local this, given, claims_wanted = call, bounds.of(argv[4]), tonumber(argv[5])
+  this.name, this.token, this.bounds, this.claims_wanted, this.from = argv[2], argv[3], given, claims_wanted, argv[6]
+  this.highest, this.suspects, this.logs, this.markers_max = argv[7], argv[8], argv[SLOTS_FROM] == 'log', given.markers
+  if this.logs then
+    this.log_keep, this.log_keep_ms = argv[SLOTS_FROM + 1], argv[SLOTS_FROM + 2]
   end
-  call.keys, call.slots_n, call.looks, call.handled, call.has_results = namespaces.current(), 0, false, false, false
-  call.shares, call.limited, call.has_groups, call.soonest, call.is_due, call.has_held, call.rules_next = false, false, false, false, false, false, false
-  call.counter, call.counter_before, call.markers_left, call.waiting = 0, false, 0, 0
-  call.failed, call.progress, call.held_changed, call.took, call.quarantined, call.quarantined_n = false, false, false, false, false, 0
-  call.entries, call.entries_n, call.queues_n, call.markers_used = { nil }, 0, 0, 0
-  call.back_left, call.back_bytes_left = BACK_MAX, BACK_BYTES_MAX
-  call.grouped, call.unsorted, call.ready, call.full_by = false, false, false, false
+  this.keys, this.slots_n, this.looks, this.handled, this.has_results = namespaces.current(), 0, false, false, false
+  this.shares, this.limited, this.has_groups, this.soonest, this.is_due, this.has_held, this.rules_next = false, false, false, false, false, false, false
+  this.counter, this.counter_before, this.markers_left, this.waiting = 0, false, 0, 0
+  this.failed, this.progress, this.held_changed, this.took, this.quarantined, this.quarantined_n = false, false, false, false, false, 0
+  this.entries, this.entries_n, this.queues_n, this.markers_used = { nil }, 0, 0, 0
+  this.back_left, this.back_bytes_left = BACK_MAX, BACK_BYTES_MAX
+  this.grouped, this.unsorted, this.ready, this.full_by = false, false, false, false
   budget.claims_left, budget.bytes_left, budget.events_left, budget.drops_left = claims_wanted, given.reply_bytes, EVENTS_MAX, DROPS_MAX
 end
 
