@@ -84,53 +84,55 @@ end
 -- below the highest id that the caller has seen is from an earlier state of Redis. Returns the
 -- reply if the counter is no number, or at its end.
 local function read_counter(text)
+  local this = call
   if not text then
     -- MGET also returns nil for a key of a wrong type. GET fails then.
-    redis_call('GET', call.keys.counter)
+    redis_call('GET', this.keys.counter)
   end
   local counter = text and (text == known_text and known_id or ids.parse(text))
-  call.counter_before = counter
+  this.counter_before = counter
   if text and not counter then
     return { 'counter', text }
-  elseif not counter or text ~= call.highest and counter < tonumber(call.highest) then
-    counter = rare.jump.beyond(math.max(counter or 0, tonumber(call.highest)))
+  elseif not counter or text ~= this.highest and counter < tonumber(this.highest) then
+    counter = rare.jump.beyond(math.max(counter or 0, tonumber(this.highest)))
   end
-  if counter + 1024 * call.bounds.batch_events > ids.MAX then
+  if counter + 1024 * this.bounds.batch_events > ids.MAX then
     return { 'counter', text or '0' }
   end
-  call.counter = counter
+  this.counter = counter
 end
 
 -- Reads what all slots share. If one of these keys has a wrong type, the call fails here, before
 -- the first write. Constants are texts, because Redis formats each number with 17 digits. Returns
 -- the reply if the counter is no number, or at its end.
 local function read()
-  local keys, texts = call.keys, call.texts
+  local this = call
+  local keys, texts = this.keys, this.texts
   local waiting, shares = texts[3], texts[4]
   local soonest = redis_call('ZRANGE', keys.held, '0', '0', 'WITHSCORES')
-  call.rules_next = redis_call('HGET', keys.rules, 'next')
-  call.markers_left = redis_call('LLEN', keys.markers)
-  if call.rules_next then
+  this.rules_next = redis_call('HGET', keys.rules, 'next')
+  this.markers_left = redis_call('LLEN', keys.markers)
+  if this.rules_next then
     redis_call('ZCARD', P .. K.objects_paused)
-    local next_ms = call.rules_next == 'never' and 0 or tonumber(call.rules_next)
+    local next_ms = this.rules_next == 'never' and 0 or tonumber(this.rules_next)
     if not next_ms or next_ms ~= next_ms then
       -- The text is no number (`nan` is not equal to itself). So the call looks at all rules, and
       -- writes the time again.
-      call.rules_next = '0'
+      this.rules_next = '0'
     end
   end
-  call.has_groups = call.bounds.group_depth ~= 0
+  this.has_groups = this.bounds.group_depth ~= 0
   if shares then
     local mode = string.byte(shares) or COUNTED
-    call.shares, call.took, call.limited, call.has_groups = shares, {}, mode == LIMITED, call.has_groups or mode > COUNTED
+    this.shares, this.took, this.limited, this.has_groups = shares, {}, mode == LIMITED, this.has_groups or mode > COUNTED
     rare.share_limits.check_types()
   end
   if waiting then
     -- Of 0 and `nan`, math.max returns the first.
-    call.waiting = math.max(0, tonumber(waiting) or 0)
+    this.waiting = math.max(0, tonumber(waiting) or 0)
   end
-  call.soonest, call.has_held = soonest, soonest[1] ~= nil
-  call.is_due = soonest[2] and soonest[2] ~= 'inf' and tonumber(soonest[2]) <= rare.time.now_ms() or false
+  this.soonest, this.has_held = soonest, soonest[1] ~= nil
+  this.is_due = soonest[2] and soonest[2] ~= 'inf' and tonumber(soonest[2]) <= rare.time.now_ms() or false
   return read_counter(texts[2])
 end
 
@@ -149,8 +151,9 @@ end
 -- because later names are pushed before it. After a failure the slots keep their objects, because
 -- these objects may have more events.
 local function release()
-  local slots, failed, forgets = call.slots, call.failed, call.bounds.forgets
-  for i = 1, call.slots_n do
+  local this = call
+  local slots, failed, forgets = this.slots, this.failed, this.bounds.forgets
+  for i = 1, this.slots_n do
     local slot = slots[i]
     local object = slot.left
     if object and failed then
@@ -162,12 +165,12 @@ local function release()
       end
     end
   end
-  if call.shares then
+  if this.shares then
     guard(rare.share_limits.release)
   end
-  if call.looks and not call.failed then
+  if this.looks and not this.failed then
     writes.flush()
-    for _, number in ipairs(call.looks) do
+    for _, number in ipairs(this.looks) do
       guard(rare.strays.give_back, number)
     end
   end
@@ -177,13 +180,14 @@ end
 -- due and markers, in turn. If names are grouped, a call without free slots also groups
 -- the next markers and held objects.
 local function claim()
+  local this = call
   popped.claim()
-  if call.failed then
+  if this.failed then
     return
   end
-  local has_new = call.is_due or call.held_changed or call.markers_left > 0
-  local may_claim = budget.claims_left > 0 and (has_new or call.limited or call.waiting > 0)
-  if may_claim or call.waiting > 0 and has_new and call.has_groups then
+  local has_new = this.is_due or this.held_changed or this.markers_left > 0
+  local may_claim = budget.claims_left > 0 and (has_new or this.limited or this.waiting > 0)
+  if may_claim or this.waiting > 0 and has_new and this.has_groups then
     writes.flush()
     guard(rare.sequence.claim)
   end
@@ -218,30 +222,31 @@ end
 -- Ends the call: removes the names of the objects that slots have left from the lists of these
 -- slots, deletes the tags of slots without a batch, and trims the markers that are used.
 local function finish()
-  local slots = call.slots
-  for i = 1, call.slots_n do
+  local this = call
+  local slots = this.slots
+  for i = 1, this.slots_n do
     local slot = slots[i]
     if slot.left then
       local removed = redis_try('LREM', slot.objects_key, '1', slot.left)
-      call.failed = call.failed or type(removed) == 'table' and removed
+      this.failed = this.failed or type(removed) == 'table' and removed
     end
     if slot.is_committed and not slot.is_busy then
       delete(slot.tag_key)
     end
   end
-  if call.grouped then
+  if this.grouped then
     guard(rare.groups.close)
-  elseif call.markers_used > 0 then
+  elseif this.markers_used > 0 then
     guard(rare.markers.trim)
   end
-  if call.shares then
+  if this.shares then
     guard(rare.share_limits.close)
   end
-  if call.counter ~= call.counter_before then
-    if call.counter ~= known_id then
-      known_text, known_id = id_text(call.counter), call.counter
+  if this.counter ~= this.counter_before then
+    if this.counter ~= known_id then
+      known_text, known_id = id_text(this.counter), this.counter
     end
-    set(call.keys.counter, known_text)
+    set(this.keys.counter, known_text)
   end
   writes.flush()
 end
@@ -264,17 +269,18 @@ end
 -- Returns the reply of a call that has not failed. A library must not keep the events until the next
 -- call, because they may be large.
 local function reply()
-  local due_ms, rules_next, unsorted = due_in_ms(), call.rules_next, call.unsorted
-  local waits = (call.ready or call.markers_left + call.waiting) > 0 or due_ms == 0 or budget.bytes_left <= 0 or unsorted
-  local more = rules_next == '0' or call.claims_wanted > 0 and call.progress and waits
+  local this = call
+  local due_ms, rules_next, unsorted = due_in_ms(), this.rules_next, this.unsorted
+  local waits = (this.ready or this.markers_left + this.waiting) > 0 or due_ms == 0 or budget.bytes_left <= 0 or unsorted
+  local more = rules_next == '0' or this.claims_wanted > 0 and this.progress and waits
   if rules_next and rules_next ~= 'never' then
     local end_ms = wait_ms(rules_next)
     due_ms = due_ms < 0 and end_ms or math.min(due_ms, end_ms)
   end
-  local more_word = unsorted and call.has_groups and 2 or more and 1 or 0
-  local entries = call.entries
-  call.entries = false
-  return { 'ok', due_ms, more_word, call.from, entries, call.quarantined }
+  local more_word = unsorted and this.has_groups and 2 or more and 1 or 0
+  local entries = this.entries
+  this.entries = false
+  return { 'ok', due_ms, more_word, this.from, entries, this.quarantined }
 end
 
 return function(keys, argv)
