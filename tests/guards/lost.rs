@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use seriatim::wire::{self, Attach, Attached, BatchResult, Renewed, Suspects};
+use seriatim::wire::{self, Attach, Attached, BatchResult, Detached, Renewed, Suspects};
 
 use crate::scene::{ATTACH, BOUNDS, Scene, done, hold, result, slots};
 use crate::support::sweep::sweep;
@@ -526,10 +526,20 @@ async fn later_events_do_not_overtake_a_batch_that_was_put_away() {
                 scene.add(&format!("SET work:1:last.event.id {last}")).await;
             }
             scene.add("emit work:1 2; pop w.0").await;
+            let why = "quarantine: event.worker:w.0:object is absent";
+            let waits = told("work:1", why);
             if restarts {
-                scene.detach("t").await.expect("detached");
+                let detached = scene.detach("t").await.expect("detached");
+                let lost = if is_due { Vec::new() } else { waits };
+                assert_eq!(detached, Detached::Detached { held: 1, lost });
             } else {
-                scene.free(0..1, BOUNDS).await;
+                let answer = scene.free(0..1, BOUNDS).await;
+                let waits = if is_due {
+                    vec![]
+                } else {
+                    vec![format!("work:1: {why}")]
+                };
+                assert_eq!(answer.told(), waits, "{tag}");
             }
             assert_eq!(scene.at("event.worker:w.0:lost").await, "nil", "{tag}");
             assert_eq!(scene.at("work:1:events").await, "[2]", "{tag}");

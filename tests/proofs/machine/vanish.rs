@@ -1,7 +1,8 @@
 //! A key disappears: it is deleted by hand, or Redis evicts it. A schedule of the state machine makes
 //! the state. Then one key of those that exist is deleted, so a new key of the protocol is covered
-//! by itself. From then on the reference cannot tell the state. So processes go on, or start
-//! again, until Redis is at rest, and the promises are checked:
+//! by itself. From then on the reference cannot tell the state. So a producer emits further events,
+//! pops move markers, and processes go on, or start again, until Redis is at rest. The promises are
+//! checked:
 //!
 //! - no event comes under the name of another object
 //! - no two events have the same id, and no event has two ids
@@ -97,6 +98,8 @@ pub struct Run<'a> {
     id_of: BTreeMap<Event, u64>,
     /// Events in the order of their first hand-out after the loss.
     given: Vec<Event>,
+    /// By object: the events that a producer has emitted after the loss.
+    later: BTreeMap<Name, Vec<Event>>,
     delivered: BTreeSet<Event>,
     /// What the calls have told about lost keys.
     pub told: Vec<(String, String)>,
@@ -287,6 +290,51 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Emits an event of an object that the schedule has, as a producer does.
+    async fn emit(&mut self, state: &Reference) -> redis::RedisResult<()> {
+        let names: Vec<_> = state
+            .objects
+            .keys()
+            .filter(|name| self.keys.found(name).is_ok())
+            .cloned()
+            .collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let name = &names[self.random(names.len() as u64) as usize];
+        let number: usize = self.later.values().map(Vec::len).sum();
+        let event = Event::from(format!("later {number}"));
+        let queue = [self.keys.prefix().as_bytes(), name, b":events"].concat();
+        redis::pipe()
+            .atomic()
+            .cmd("LPUSH")
+            .arg(queue)
+            .arg(&event[..])
+            .cmd("LPUSH")
+            .arg(self.keys.objects_with_events())
+            .arg(&name[..])
+            .query_async::<()>(&mut self.conn)
+            .await?;
+        self.objects.insert(event.clone(), name.clone());
+        self.later.entry(name.clone()).or_default().push(event);
+        Ok(())
+    }
+
+    /// Moves a marker to a slot of the process that has no batch in hand, as a pop does.
+    async fn pop(&mut self, name: &'static str) -> redis::RedisResult<()> {
+        let slot = self.random(SLOTS as u64) as usize;
+        if self.processes[name].in_hand.contains_key(&slot) {
+            return Ok(());
+        }
+        redis::cmd("LMOVE")
+            .arg(self.keys.objects_with_events())
+            .arg(self.keys.worker_object(&format!("{name}.{slot}")))
+            .arg("RIGHT")
+            .arg("LEFT")
+            .query_async(&mut self.conn)
+            .await
+    }
+
     /// Makes everything due, and ends all rules and shares.
     async fn release(&mut self, state: &Reference) -> Result<(), ScriptError> {
         for field in state.rules.keys() {
@@ -386,6 +434,10 @@ impl Run<'_> {
                     _ => self.processes.get_mut(name).expect("a process").attached = false,
                 }
             }
+            if !at_end && self.random(2) == 0 {
+                self.emit(state).await.map_err(|error| error.to_string())?;
+                self.pop(name).await.map_err(|error| error.to_string())?;
+            }
             if self.processes[name].attached {
                 self.advance(name, at_end).await?;
             }
@@ -475,6 +527,7 @@ pub async fn vanish(
         ids: BTreeMap::new(),
         id_of: BTreeMap::new(),
         given: Vec::new(),
+        later: BTreeMap::new(),
         delivered: BTreeSet::new(),
         told: Vec::new(),
         has_new_ids: false,
@@ -655,7 +708,13 @@ async fn judge(
                 .unwrap_or_default();
             let held = object.held.right().cloned().unwrap_or_default();
             let queue = object.queue.right().cloned().unwrap_or_default();
-            let order: Vec<_> = in_hand.into_iter().chain(held).chain(queue).collect();
+            let later = run.later.get(name).cloned().unwrap_or_default();
+            let order: Vec<_> = in_hand
+                .into_iter()
+                .chain(held)
+                .chain(queue)
+                .chain(later)
+                .collect();
             let came = run
                 .given
                 .iter()
