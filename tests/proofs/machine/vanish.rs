@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
+use seriatim::control::dead::PER_CALL_MAX;
 use seriatim::keys::{
     GROUP_KINDS, Keys, OBJECT_KINDS, PROJECTION_KINDS, SHARED_KINDS, WORKER_KINDS,
 };
@@ -320,15 +321,37 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Moves a marker to a slot of the process that has no batch in hand, as a pop does.
+    /// Moves the next marker to a slot that has no batch in hand, as a pop does: to the slot that owns
+    /// the object, if it is such a slot, or else to any one of the process.
     async fn pop(&mut self, name: &'static str) -> redis::RedisResult<()> {
-        let slot = self.random(SLOTS as u64) as usize;
-        if self.processes[name].in_hand.contains_key(&slot) {
+        let markers = self.keys.objects_with_events();
+        let next: Option<Vec<u8>> = redis::cmd("LINDEX")
+            .arg(&markers)
+            .arg(-1)
+            .query_async(&mut self.conn)
+            .await?;
+        let Some(object) = next else {
             return Ok(());
-        }
+        };
+        let key = [self.keys.prefix().as_bytes(), &object, b":event.worker"].concat();
+        let owner: Vec<Option<String>> = redis::cmd("MGET")
+            .arg(key)
+            .query_async(&mut self.conn)
+            .await?;
+        let owner = owner.into_iter().next().flatten().unwrap_or_default();
+        let any = format!("{name}.{}", self.random(SLOTS as u64));
+        let free = [owner, any].into_iter().find(|w| {
+            let slot = w.rsplit_once('.').map(|(name, slot)| (name, slot.parse()));
+            matches!(slot, Some((name, Ok(slot))) if self.processes.get(name).is_some_and(
+                |process| slot < SLOTS && !process.in_hand.contains_key(&slot)
+            ))
+        });
+        let Some(slot) = free else {
+            return Ok(());
+        };
         redis::cmd("LMOVE")
-            .arg(self.keys.objects_with_events())
-            .arg(self.keys.worker_object(&format!("{name}.{slot}")))
+            .arg(markers)
+            .arg(self.keys.worker_object(&slot))
             .arg("RIGHT")
             .arg("LEFT")
             .query_async(&mut self.conn)
@@ -640,11 +663,31 @@ pub async fn vanish(
             run.round(round, &state).await?;
         }
         judge(&mut run, &mut server, &state, &before, &key, kind).await?;
-        repaired::until_done(&mut run, &mut server, &state).await
+        repaired::until_done(&mut run, &mut server, &state).await?;
+        none_is_buried(&run, kind).await
     };
     end.await
         .map(|()| Lost { kind, there })
         .map_err(|error| format!("{error}\n{what}\ntold {:?}\n{}", run.told, shown(&before)))
+}
+
+/// Checks that a repair has made no event a dead letter without an object, except if the owner of its
+/// object was lost: only then nothing tells the object.
+async fn none_is_buried(run: &Run<'_>, kind: &'static str) -> Result<(), String> {
+    let page = control(&run.conn, run.keys)
+        .dead_letters(None, PER_CALL_MAX)
+        .await
+        .map_err(|error| error.to_string())?;
+    let buried: Vec<_> = page
+        .letters
+        .iter()
+        .filter(|letter| letter.object.is_empty())
+        .collect();
+    if buried.is_empty() || kind == "event_worker" {
+        Ok(())
+    } else {
+        Err(format!("dead letters without an object: {buried:?}"))
+    }
 }
 
 pub fn shown(dump: &Dump) -> String {
