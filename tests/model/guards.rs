@@ -3,31 +3,57 @@
 use crate::check::{explore, shortest};
 use crate::protocol::{Bounds, EmitsAre, Fault, Guards, Jump, Protocol, Special};
 
+// Properties that several guards keep.
+const COVERED: &str = "I1 every queued event is covered";
+const EMPTY_BATCH: &str = "I3 who owns nothing has an empty batch";
+const NO_SHARED_ID: &str = "I5 no two events share an id";
+const NEVER_EARLY: &str = "I5 a receiver is never early";
+const NEWEST_TOKEN: &str = "I6 accepted calls come from the newest token";
+const NOTHING_WAITS: &str = "L1 nothing waits for ever";
+const COUNTS_ONCE: &str = "a result counts once";
+const NOTHING_KEPT: &str = "nothing is kept of an event that is over";
+const ONE_ROW: &str = "an event that is over has one row in the log";
+const PUSHED_ONCE: &str = "what is emitted is pushed once, when its event ends";
+const RUNS_ONCE: &str = "what is written down as finished does not run again";
+
+/// Returns the protocol within these bounds, without the guards that `off` turns off.
+fn protocol(bounds: &Bounds, off: impl FnOnce(&mut Guards)) -> Protocol {
+    let mut protocol = Protocol {
+        bounds: bounds.clone(),
+        ..Protocol::default()
+    };
+    off(&mut protocol.guards);
+    protocol
+}
+
 /// Explores with and without a guard. Asserts that this property breaks only without it.
-fn matters(guard: &str, bounds: Bounds, without: Guards, property: &str) {
-    let with = explore(
-        &format!("with {guard}"),
-        Protocol {
-            bounds: bounds.clone(),
-            ..Protocol::default()
-        },
-        1,
-    );
+fn matters(guard: &str, bounds: &Bounds, property: &str, off: impl FnOnce(&mut Guards)) {
+    let with = explore(&format!("with {guard}"), protocol(bounds, |_| ()), 1);
     assert!(with.broken.is_empty(), "{:?}", with.broken);
-    let found = explore(
-        &format!("without {guard}"),
-        Protocol {
-            bounds,
-            guards: without,
-            ..Protocol::default()
-        },
-        1,
-    );
+    let found = explore(&format!("without {guard}"), protocol(bounds, off), 1);
     assert!(
         found.breaks(property),
         "without {guard}, `{property}` should break: {:?}",
         found.broken
     );
+}
+
+/// Returns bounds with this number of faults, of these kinds.
+fn faults(faults: u8, fault_kinds: &'static [Fault]) -> Bounds {
+    Bounds {
+        faults,
+        fault_kinds,
+        ..Bounds::default()
+    }
+}
+
+/// Returns bounds with this number of special outcomes, of these kinds.
+fn outcomes(outcomes: u8, outcome_kinds: &'static [Special]) -> Bounds {
+    Bounds {
+        outcomes,
+        outcome_kinds,
+        ..Bounds::default()
+    }
 }
 
 /// With equal slot counts, the check of the batch alone would protect the receiver, even without
@@ -37,19 +63,9 @@ fn fence() {
     let bounds = Bounds {
         processes: vec![(0, 2), (0, 1)],
         attached: 1,
-        faults: 1,
-        fault_kinds: &[Fault::Takeover],
-        ..Bounds::default()
+        ..faults(1, &[Fault::Takeover])
     };
-    matters(
-        "fence",
-        bounds,
-        Guards {
-            fence: false,
-            ..Guards::default()
-        },
-        "I6 accepted calls come from the newest token",
-    );
+    matters("fence", &bounds, NEWEST_TOKEN, |g| g.fence = false);
 }
 
 /// A late second copy of a call reports a batch as delivered. Without the guard, the call removes
@@ -58,27 +74,14 @@ fn fence() {
 fn batch_check() {
     let bounds = Bounds {
         batch_max: 1,
-        faults: 1,
-        fault_kinds: &[Fault::RepeatedCall],
-        ..Bounds::default()
+        ..faults(1, &[Fault::RepeatedCall])
     };
-    let without = Guards {
-        batch_first: false,
-        ..Guards::default()
-    };
-    matters(
-        "the check of the first id",
-        bounds.clone(),
-        without.clone(),
-        "a result counts once",
-    );
+    matters("the check of the first id", &bounds, COUNTS_ONCE, |g| {
+        g.batch_first = false
+    });
     // The consequence is an event that is never delivered.
     let trace = shortest(
-        Protocol {
-            bounds,
-            guards: without,
-            ..Protocol::default()
-        },
+        protocol(&bounds, |g| g.batch_first = false),
         "I7 nothing is lost",
     );
     assert!(!trace.is_empty(), "the second copy should lose an event");
@@ -90,35 +93,20 @@ fn batch_check() {
 fn hand_outs_of_a_batch() {
     let bounds = Bounds {
         events: 1,
-        faults: 1,
-        fault_kinds: &[Fault::RepeatedCall],
         outcomes: 1,
         outcome_kinds: &[Special::Retry, Special::Hold],
-        ..Bounds::default()
+        ..faults(1, &[Fault::RepeatedCall])
     };
-    let without = Guards {
-        batch_handouts: false,
-        ..Guards::default()
-    };
-    matters(
-        "the check of the hand-outs",
-        bounds.clone(),
-        without,
-        "a result counts once",
-    );
+    matters("the check of the hand-outs", &bounds, COUNTS_ONCE, |g| {
+        g.batch_handouts = false
+    });
     let held_only = Bounds {
         outcome_kinds: &[Special::Hold],
         ..bounds
     };
-    matters(
-        "a hand-out more per claim",
-        held_only,
-        Guards {
-            handouts: false,
-            ..Guards::default()
-        },
-        "a result counts once",
-    );
+    matters("a hand-out more per claim", &held_only, COUNTS_ONCE, |g| {
+        g.handouts = false
+    });
 }
 
 /// After a pop whose reply was lost, two names are in one `event.worker:W:object`. Without the
@@ -128,21 +116,15 @@ fn remove_by_value() {
     let bounds = Bounds {
         objects: 2,
         events: 1,
-        faults: 1,
-        fault_kinds: &[Fault::GhostPop],
         outcomes: 1,
         outcome_kinds: &[Special::Retry],
-        ..Bounds::default()
-    };
-    let without = Guards {
-        remove_by_value: false,
-        ..Guards::default()
+        ..faults(1, &[Fault::GhostPop])
     };
     matters(
         "removal by value",
-        bounds,
-        without,
+        &bounds,
         "I2 owners and held objects are where they belong",
+        |g| g.remove_by_value = false,
     );
 }
 
@@ -153,20 +135,14 @@ fn return_of_strays() {
     let bounds = Bounds {
         objects: 2,
         events: 1,
-        faults: 1,
-        fault_kinds: &[Fault::GhostPop],
         stall: true,
-        ..Bounds::default()
-    };
-    let without = Guards {
-        strays: false,
-        ..Guards::default()
+        ..faults(1, &[Fault::GhostPop])
     };
     matters(
         "the return of strays",
-        bounds.clone(),
-        without.clone(),
+        &bounds,
         "L2 a slow object holds up only itself",
+        |g| g.strays = false,
     );
     // Without a process that runs the worker name, the popped object would wait for ever.
     let bounds = Bounds {
@@ -175,12 +151,9 @@ fn return_of_strays() {
         outcome_kinds: &[Special::Detach],
         ..bounds
     };
-    matters(
-        "the return of strays",
-        bounds,
-        without,
-        "L1 nothing waits for ever",
-    );
+    matters("the return of strays", &bounds, NOTHING_WAITS, |g| {
+        g.strays = false
+    });
 }
 
 /// The pop of a dead process moves a marker after the takeover, so the name must be swept again.
@@ -188,49 +161,25 @@ fn return_of_strays() {
 fn sweep_again() {
     let bounds = Bounds {
         events: 1,
-        faults: 2,
-        fault_kinds: &[Fault::Crash, Fault::GhostPop],
-        ..Bounds::default()
+        ..faults(2, &[Fault::Crash, Fault::GhostPop])
     };
-    let without = Guards {
-        resweep: false,
-        ..Guards::default()
-    };
-    matters(
-        "the repeated sweep",
-        bounds.clone(),
-        without,
-        "L1 nothing waits for ever",
-    );
+    matters("the repeated sweep", &bounds, NOTHING_WAITS, |g| {
+        g.resweep = false
+    });
     let bounds = Bounds {
         faults: 1,
         ..bounds
     };
-    matters(
-        "takeover",
-        bounds,
-        Guards {
-            takeover: false,
-            ..Guards::default()
-        },
-        "L1 nothing waits for ever",
-    );
+    matters("takeover", &bounds, NOTHING_WAITS, |g| g.takeover = false);
 }
 
 /// An event is pushed between the read of the empty queue and the release of the object. Without
 /// the guard, these are two steps.
 #[test]
 fn atomic_release() {
-    let without = Guards {
-        atomic_release: false,
-        ..Guards::default()
-    };
-    matters(
-        "the atomic release",
-        Bounds::default(),
-        without,
-        "I1 every queued event is covered",
-    );
+    matters("the atomic release", &Bounds::default(), COVERED, |g| {
+        g.atomic_release = false
+    });
 }
 
 /// Without the guard, a process uses its own copy of the rules. If the copy is old, the process
@@ -239,19 +188,13 @@ fn atomic_release() {
 fn rules_read_by_the_script() {
     let bounds = Bounds {
         events: 1,
-        outcomes: 1,
-        outcome_kinds: &[Special::Rule],
-        ..Bounds::default()
-    };
-    let without = Guards {
-        rules_in_script: false,
-        ..Guards::default()
+        ..outcomes(1, &[Special::Rule])
     };
     matters(
         "rules read by the script",
-        bounds,
-        without,
+        &bounds,
         "a paused object is not claimed",
+        |g| g.rules_in_script = false,
     );
 }
 
@@ -265,31 +208,14 @@ fn waking() {
         attached: 1,
         objects: 2,
         events: 1,
-        faults: 0,
-        outcomes: 2,
-        outcome_kinds: &[Special::RuleOfAll],
-        ..Bounds::default()
+        ..outcomes(2, &[Special::RuleOfAll])
     };
-    let without = Guards {
-        waking_anew: false,
-        ..Guards::default()
-    };
-    matters(
-        "a cursor that begins anew",
-        bounds.clone(),
-        without,
-        "L1 nothing waits for ever",
-    );
-    let without = Guards {
-        waking_to_the_end: false,
-        ..Guards::default()
-    };
-    matters(
-        "waking to the end",
-        bounds,
-        without,
-        "L1 nothing waits for ever",
-    );
+    matters("a cursor that begins anew", &bounds, NOTHING_WAITS, |g| {
+        g.waking_anew = false
+    });
+    matters("waking to the end", &bounds, NOTHING_WAITS, |g| {
+        g.waking_to_the_end = false
+    });
 }
 
 /// After a failover the counter is back at an earlier value. Without a jump it would give ids that
@@ -299,20 +225,11 @@ fn counter_jump() {
     let bounds = Bounds {
         objects: 2,
         events: 1,
-        faults: 1,
-        fault_kinds: &[Fault::Rollback],
-        ..Bounds::default()
+        ..faults(1, &[Fault::Rollback])
     };
-    let without = Guards {
-        jump: Jump::Nowhere,
-        ..Guards::default()
-    };
-    matters(
-        "the jump of the counter",
-        bounds,
-        without,
-        "I5 no two events share an id",
-    );
+    matters("the jump of the counter", &bounds, NO_SHARED_ID, |g| {
+        g.jump = Jump::Nowhere
+    });
 }
 
 /// A second failover may undo the jump of the first one. If the second jump is shorter, it leads to
@@ -321,39 +238,25 @@ fn counter_jump() {
 fn jump_to_the_time() {
     // The process that connects first must not have seen the ids of the first jump. For this, a
     // second process of the same name is enough.
-    let processes = vec![(0, 1), (0, 1)];
     let bounds = Bounds {
         objects: 2,
         events: 1,
-        faults: 2,
-        fault_kinds: &[Fault::Rollback],
-        processes,
+        processes: vec![(0, 1), (0, 1)],
         attached: 1,
-        ..Bounds::default()
+        ..faults(2, &[Fault::Rollback])
     };
-    let equal = Guards {
-        jump: Jump::AsFar,
-        ..Guards::default()
-    };
-    matters(
-        "a jump that is no other's",
-        bounds.clone(),
-        equal,
-        "I5 no two events share an id",
-    );
-    let random = Guards {
-        jump: Jump::AtRandom,
-        ..Guards::default()
-    };
+    matters("a jump that is no other's", &bounds, NO_SHARED_ID, |g| {
+        g.jump = Jump::AsFar
+    });
     matters(
         "a jump to the time",
-        Bounds {
+        &Bounds {
             objects: 1,
             events: 2,
             ..bounds
         },
-        random,
-        "L1 nothing waits for ever",
+        NOTHING_WAITS,
+        |g| g.jump = Jump::AtRandom,
     );
 }
 
@@ -361,49 +264,27 @@ fn jump_to_the_time() {
 /// ids are the same as the old ones.
 #[test]
 fn emptied() {
-    let processes = vec![(0, 1), (0, 1)];
     let bounds = Bounds {
-        faults: 1,
-        fault_kinds: &[Fault::Emptied],
-        processes,
+        processes: vec![(0, 1), (0, 1)],
         attached: 1,
-        ..Bounds::default()
-    };
-    let without = Guards {
-        emptied_begins_at_the_time: false,
-        ..Guards::default()
+        ..faults(1, &[Fault::Emptied])
     };
     matters(
         "a new namespace begins at the time",
-        bounds,
-        without,
-        "I5 no two events share an id",
+        &bounds,
+        NO_SHARED_ID,
+        |g| g.emptied_begins_at_the_time = false,
     );
 }
 
 /// Only the counter is lost. All connections stay open, so no process calls `connect`.
 #[test]
 fn counter_lost() {
-    let bounds = Bounds {
-        faults: 1,
-        fault_kinds: &[Fault::Evicted],
-        ..Bounds::default()
-    };
-    let without = Guards {
-        lost_counter_jumps: false,
-        last_id_lifts_the_counter: false,
-        ..Guards::default()
-    };
-    matters(
-        "the jump of a lost counter",
-        bounds.clone(),
-        without,
-        "I5 no two events share an id",
-    );
-    let without = Guards {
-        lost_counter_jumps: false,
-        ..Guards::default()
-    };
+    let bounds = faults(1, &[Fault::Evicted]);
+    matters("the jump of a lost counter", &bounds, NO_SHARED_ID, |g| {
+        g.lost_counter_jumps = false;
+        g.last_id_lifts_the_counter = false;
+    });
     let two = Bounds {
         objects: 2,
         events: 1,
@@ -411,9 +292,9 @@ fn counter_lost() {
     };
     matters(
         "the jump of a lost counter, before anything is claimed",
-        two,
-        without,
-        "I5 no two events share an id",
+        &two,
+        NO_SHARED_ID,
+        |g| g.lost_counter_jumps = false,
     );
     // A process that has not seen the lost ids checks the last id of the object that it claims.
     let set_back = Bounds {
@@ -421,36 +302,21 @@ fn counter_lost() {
         events: 3,
         ..bounds
     };
-    let without = Guards {
-        last_id_lifts_the_counter: false,
-        ..Guards::default()
-    };
-    matters(
-        "the last id of the object",
-        set_back,
-        without,
-        "I5 no two events share an id",
-    );
+    matters("the last id of the object", &set_back, NO_SHARED_ID, |g| {
+        g.last_id_lifts_the_counter = false
+    });
 }
 
 /// A receiver never gets a dead letter. If a dead letter became the last id of its object, every
 /// later event would be early for the receiver.
 #[test]
 fn dead_letter_leaves_last_event_id() {
-    let bounds = Bounds {
-        outcomes: 1,
-        outcome_kinds: &[Special::Reject],
-        ..Bounds::default()
-    };
-    let without = Guards {
-        dead_letter_leaves_last: false,
-        ..Guards::default()
-    };
+    let bounds = outcomes(1, &[Special::Reject]);
     matters(
         "`a dead letter leaves last.event.id`",
-        bounds.clone(),
-        without.clone(),
-        "I5 a receiver is never early",
+        &bounds,
+        NEVER_EARLY,
+        |g| g.dead_letter_leaves_last = false,
     );
     // An event that an operator skips becomes a dead letter, too.
     let skipped = Bounds {
@@ -460,9 +326,9 @@ fn dead_letter_leaves_last_event_id() {
     };
     matters(
         "`a skipped event leaves last.event.id`",
-        skipped,
-        without,
-        "I5 a receiver is never early",
+        &skipped,
+        NEVER_EARLY,
+        |g| g.dead_letter_leaves_last = false,
     );
 }
 
@@ -470,45 +336,30 @@ fn dead_letter_leaves_last_event_id() {
 #[test]
 fn retry_of_a_dead_letter() {
     let bounds = Bounds {
-        outcomes: 2,
-        outcome_kinds: &[Special::Reject, Special::Again],
-        faults: 0,
         events: 3,
-        ..Bounds::default()
-    };
-    let without = Guards {
-        again_with_marker: false,
-        ..Guards::default()
+        ..outcomes(2, &[Special::Reject, Special::Again])
     };
     matters(
         "the marker of a retried dead letter",
-        bounds.clone(),
-        without,
-        "I1 every queued event is covered",
+        &bounds,
+        COVERED,
+        |g| g.again_with_marker = false,
     );
-    let without = Guards {
-        again_at_the_end: false,
-        ..Guards::default()
-    };
     matters(
         "the place of a retried dead letter",
-        bounds,
-        without,
+        &bounds,
         "I5 none is skipped",
+        |g| g.again_at_the_end = false,
     );
 }
 
 #[test]
 fn owner_check() {
-    let without = Guards {
-        owner_check: false,
-        ..Guards::default()
-    };
     matters(
         "the look at the owner",
-        Bounds::default(),
-        without,
-        "I3 who owns nothing has an empty batch",
+        &Bounds::default(),
+        EMPTY_BATCH,
+        |g| g.owner_check = false,
     );
 }
 
@@ -519,19 +370,13 @@ fn renewal_never_creates_a_lease() {
         events: 1,
         processes: vec![(0, 2), (0, 1)],
         attached: 1,
-        faults: 2,
-        fault_kinds: &[Fault::Pause],
-        ..Bounds::default()
-    };
-    let without = Guards {
-        renew_never_creates: false,
-        ..Guards::default()
+        ..faults(2, &[Fault::Pause])
     };
     matters(
         "`renewal never creates a lease`",
-        bounds,
-        without,
-        "I6 accepted calls come from the newest token",
+        &bounds,
+        NEWEST_TOKEN,
+        |g| g.renew_never_creates = false,
     );
 }
 
@@ -543,19 +388,13 @@ fn renewal_looks_at_every_registered_slot() {
         events: 1,
         processes: vec![(0, 2), (0, 1)],
         attached: 1,
-        faults: 2,
-        fault_kinds: &[Fault::Crash, Fault::GhostPop],
-        ..Bounds::default()
-    };
-    let without = Guards {
-        renew_every_slot: false,
-        ..Guards::default()
+        ..faults(2, &[Fault::Crash, Fault::GhostPop])
     };
     matters(
         "renewal of every registered slot",
-        bounds,
-        without,
-        "L1 nothing waits for ever",
+        &bounds,
+        NOTHING_WAITS,
+        |g| g.renew_every_slot = false,
     );
 }
 
@@ -566,20 +405,14 @@ fn owned_object_is_dealt_with_once() {
     let bounds = Bounds {
         processes: vec![(0, 1)],
         attached: 1,
-        faults: 2,
-        fault_kinds: &[Fault::Crash, Fault::GhostPop],
         crashes_max: 5,
-        ..Bounds::default()
-    };
-    let without = Guards {
-        owned_once: false,
-        ..Guards::default()
+        ..faults(2, &[Fault::Crash, Fault::GhostPop])
     };
     matters(
         "`an owned object is dealt with once`",
-        bounds,
-        without,
+        &bounds,
         "a death counts as one crash",
+        |g| g.owned_once = false,
     );
 }
 
@@ -588,20 +421,12 @@ fn owned_object_is_dealt_with_once() {
 /// second copy makes the same call hold the object without its batch.
 #[test]
 fn claimed_object_is_claimed_once() {
-    let bounds = Bounds {
-        faults: 1,
-        fault_kinds: &[Fault::GhostPop],
-        ..Bounds::default()
-    };
-    let without = Guards {
-        claimed_once: false,
-        ..Guards::default()
-    };
+    let bounds = faults(1, &[Fault::GhostPop]);
     matters(
         "`a claimed object is claimed once`",
-        bounds,
-        without,
-        "I3 who owns nothing has an empty batch",
+        &bounds,
+        EMPTY_BATCH,
+        |g| g.claimed_once = false,
     );
 }
 
@@ -619,36 +444,20 @@ fn with_handlers(bounds: Bounds) -> Bounds {
 fn rows_of_the_event_log() {
     let bounds = Bounds {
         batch_max: 1,
-        faults: 1,
-        fault_kinds: &[Fault::RepeatedCall],
-        ..Bounds::default()
+        ..faults(1, &[Fault::RepeatedCall])
     };
-    let without = Guards {
-        rows_of_results_that_count: false,
-        ..Guards::default()
-    };
-    matters(
-        "rows of results that count",
-        bounds.clone(),
-        without,
-        "an event that is over has one row in the log",
-    );
+    matters("rows of results that count", &bounds, ONE_ROW, |g| {
+        g.rows_of_results_that_count = false
+    });
     let skipped = Bounds {
         faults: 0,
         outcomes: 2,
         outcome_kinds: &[Special::Wait, Special::Skip],
         ..bounds
     };
-    let without = Guards {
-        skip_has_a_row: false,
-        ..Guards::default()
-    };
-    matters(
-        "the row of a skip",
-        skipped,
-        without,
-        "an event that is over has one row in the log",
-    );
+    matters("the row of a skip", &skipped, ONE_ROW, |g| {
+        g.skip_has_a_row = false
+    });
 }
 
 /// A second copy of a handler's success arrives after the event is over. Without the guard, the
@@ -656,23 +465,14 @@ fn rows_of_the_event_log() {
 #[test]
 fn tag_of_what_handlers_have_finished() {
     let bounds = with_handlers(Bounds {
-        faults: 1,
-        fault_kinds: &[Fault::RepeatedCall],
         batch_max: 1,
         outcomes: 1,
         outcome_kinds: &[Special::Finish],
-        ..Bounds::default()
+        ..faults(1, &[Fault::RepeatedCall])
     });
-    let without = Guards {
-        handled_looks_at_the_tag: false,
-        ..Guards::default()
-    };
-    matters(
-        "the tag of what is finished",
-        bounds.clone(),
-        without.clone(),
-        "nothing is kept of an event that is over",
-    );
+    matters("the tag of what is finished", &bounds, NOTHING_KEPT, |g| {
+        g.handled_looks_at_the_tag = false
+    });
     // The consequence is a second push of the emits: if the next event is held once, its end may
     // also end the record that the second copy has written.
     let bounds = Bounds {
@@ -681,12 +481,8 @@ fn tag_of_what_handlers_have_finished() {
         ..bounds
     };
     let trace = shortest(
-        Protocol {
-            bounds,
-            guards: without,
-            ..Protocol::default()
-        },
-        "what is emitted is pushed once, when its event ends",
+        protocol(&bounds, |g| g.handled_looks_at_the_tag = false),
+        PUSHED_ONCE,
     );
     assert!(!trace.is_empty(), "the second copy should push twice");
 }
@@ -697,21 +493,15 @@ fn tag_of_what_handlers_have_finished() {
 fn fence_of_what_handlers_have_finished() {
     let bounds = with_handlers(Bounds {
         events: 1,
-        faults: 2,
-        fault_kinds: &[Fault::RepeatedCall, Fault::Pause],
         outcomes: 1,
         outcome_kinds: &[Special::Finish],
-        ..Bounds::default()
+        ..faults(2, &[Fault::RepeatedCall, Fault::Pause])
     });
-    let without = Guards {
-        handled_is_fenced: false,
-        ..Guards::default()
-    };
     matters(
         "the fence of what is finished",
-        bounds,
-        without,
-        "I6 accepted calls come from the newest token",
+        &bounds,
+        NEWEST_TOKEN,
+        |g| g.handled_is_fenced = false,
     );
 }
 
@@ -720,32 +510,19 @@ fn fence_of_what_handlers_have_finished() {
 #[test]
 fn later_events_of_the_batch_stay() {
     let bounds = with_handlers(Bounds {
-        faults: 1,
-        fault_kinds: &[Fault::RepeatedCall],
         outcomes: 3,
         outcome_kinds: &[Special::Finish, Special::Retry],
-        ..Bounds::default()
+        ..faults(1, &[Fault::RepeatedCall])
     });
-    let without = Guards {
-        later_stays: false,
-        ..Guards::default()
-    };
     matters(
         "what is kept of a later event stays",
-        bounds.clone(),
-        without.clone(),
-        "nothing is kept of an event that is over",
+        &bounds,
+        NOTHING_KEPT,
+        |g| g.later_stays = false,
     );
     // The consequence is that the successes of the later event are lost.
-    let protocol = Protocol {
-        bounds,
-        guards: without,
-        ..Protocol::default()
-    };
-    let trace = shortest(
-        protocol,
-        "what is written down as finished does not run again",
-    );
+    let protocol = protocol(&bounds, |g| g.later_stays = false);
+    let trace = shortest(protocol, RUNS_ONCE);
     assert!(
         !trace.is_empty(),
         "a handler of the later event should run again"
@@ -756,47 +533,28 @@ fn later_events_of_the_batch_stay() {
 /// of the next event of the batch must not overwrite emits that are not pushed yet.
 #[test]
 fn emits_with_the_commit() {
-    const PUSHED: &str = "what is emitted is pushed once, when its event ends";
-    let bounds = with_handlers(Bounds {
-        outcomes: 1,
-        outcome_kinds: &[Special::Emit],
-        ..Bounds::default()
-    });
+    let bounds = with_handlers(outcomes(1, &[Special::Emit]));
     for emits_are in [EmitsAre::PushedAtOnce, EmitsAre::NotPushed] {
-        matters(
-            "the push with the commit",
-            bounds.clone(),
-            Guards {
-                emits_are,
-                ..Guards::default()
-            },
-            PUSHED,
-        );
+        matters("the push with the commit", &bounds, PUSHED_ONCE, |g| {
+            g.emits_are = emits_are
+        });
     }
     let finish = Bounds {
         outcomes: 2,
         outcome_kinds: &[Special::Emit, Special::Finish],
         ..bounds
     };
-    let without = Guards {
-        unpushed_stays: false,
-        ..Guards::default()
-    };
     matters(
         "what is to be pushed is not written over",
-        finish.clone(),
-        without,
-        PUSHED,
+        &finish,
+        PUSHED_ONCE,
+        |g| g.unpushed_stays = false,
     );
-    let without = Guards {
-        handled_goes_with_the_commit: false,
-        ..Guards::default()
-    };
     matters(
         "what is kept goes with the commit",
-        finish,
-        without,
-        "nothing is kept of an event that is over",
+        &finish,
+        NOTHING_KEPT,
+        |g| g.handled_goes_with_the_commit = false,
     );
 }
 
@@ -804,27 +562,18 @@ fn emits_with_the_commit() {
 /// handlers, and deletes their record.
 #[test]
 fn emits_of_a_skipped_event() {
-    let outcome_kinds = &[Special::Emit, Special::Wait, Special::Skip];
-    let bounds = with_handlers(Bounds {
-        outcomes: 3,
-        outcome_kinds,
-        ..Bounds::default()
-    });
-    let without = Guards {
-        skip_ends_handled: false,
-        ..Guards::default()
-    };
+    let bounds = with_handlers(outcomes(3, &[Special::Emit, Special::Wait, Special::Skip]));
     matters(
         "a skip ends what handlers have finished",
-        bounds.clone(),
-        without.clone(),
-        "nothing is kept of an event that is over",
+        &bounds,
+        NOTHING_KEPT,
+        |g| g.skip_ends_handled = false,
     );
     matters(
         "a skip pushes what was emitted",
-        bounds,
-        without,
-        "what is emitted is pushed once, when its event ends",
+        &bounds,
+        PUSHED_ONCE,
+        |g| g.skip_ends_handled = false,
     );
 }
 
@@ -833,41 +582,26 @@ fn emits_of_a_skipped_event() {
 #[test]
 fn another_sink_ends_the_event() {
     let bounds = with_handlers(Bounds {
-        faults: 1,
-        fault_kinds: &[Fault::Crash],
         outcomes: 1,
         outcome_kinds: &[Special::Emit],
-        ..Bounds::default()
+        ..faults(1, &[Fault::Crash])
     });
-    let without = Guards {
-        word_of_what_comes_again: false,
-        ..Guards::default()
-    };
-    matters(
-        "the word of what comes again",
-        bounds.clone(),
-        without,
-        "nothing is kept of an event that is over",
-    );
+    matters("the word of what comes again", &bounds, NOTHING_KEPT, |g| {
+        g.word_of_what_comes_again = false
+    });
     // The process may also end an event before the event with the record. Then the record must
     // stay.
-    let without = Guards {
-        only_what_ends: false,
-        ..Guards::default()
-    };
-    let part = "what is emitted is pushed once, when its event ends";
-    matters("only what ends goes", bounds.clone(), without.clone(), part);
+    matters("only what ends goes", &bounds, PUSHED_ONCE, |g| {
+        g.only_what_ends = false
+    });
     let finish = Bounds {
         outcomes: 2,
         outcome_kinds: &[Special::Finish, Special::Retry],
         ..bounds
     };
-    matters(
-        "only what ends goes",
-        finish,
-        without,
-        "what is written down as finished does not run again",
-    );
+    matters("only what ends goes", &finish, RUNS_ONCE, |g| {
+        g.only_what_ends = false
+    });
 }
 
 /// A process with another sink, started under the same name, rejects an event before the event with
@@ -878,76 +612,47 @@ fn rest_behind_a_rejected_event() {
     let bounds = with_handlers(Bounds {
         processes: vec![(0, 2), (0, 1)],
         attached: 1,
-        faults: 1,
-        fault_kinds: &[Fault::Takeover],
         outcomes: 2,
         outcome_kinds: &[Special::Emit, Special::Reject],
-        ..Bounds::default()
+        ..faults(1, &[Fault::Takeover])
     });
-    let without = Guards {
-        rejection_keeps_crashes: false,
-        ..Guards::default()
-    };
-    matters(
-        "crashes after a rejection",
-        bounds.clone(),
-        without.clone(),
-        "nothing is kept of an event that is over",
-    );
-    matters(
-        "crashes after a rejection",
-        bounds,
-        without,
-        "what is emitted is pushed once, when its event ends",
-    );
+    matters("crashes after a rejection", &bounds, NOTHING_KEPT, |g| {
+        g.rejection_keeps_crashes = false
+    });
+    matters("crashes after a rejection", &bounds, PUSHED_ONCE, |g| {
+        g.rejection_keeps_crashes = false
+    });
 }
 
 /// The next process that gets the event reads its record of handlers. A process always reads if the
 /// batch was in other hands, or if the process has lapsed.
 #[test]
 fn what_is_finished_is_read() {
-    const RAN: &str = "what is written down as finished does not run again";
     let bounds = with_handlers(Bounds {
         events: 1,
-        faults: 1,
-        fault_kinds: &[Fault::Crash, Fault::Pause],
         outcomes: 2,
         outcome_kinds: &[Special::Finish, Special::Retry],
-        ..Bounds::default()
+        ..faults(1, &[Fault::Crash, Fault::Pause])
+    });
+    matters("what is finished is read", &bounds, RUNS_ONCE, |g| {
+        g.handled_is_read = false
     });
     matters(
-        "what is finished is read",
-        bounds.clone(),
-        Guards {
-            handled_is_read: false,
-            ..Guards::default()
-        },
-        RAN,
-    );
-    let without = Guards {
-        handled_read_after_a_lapse: false,
-        ..Guards::default()
-    };
-    matters(
         "what is finished is read after a lapse",
-        Bounds {
+        &Bounds {
             outcomes: 1,
             ..bounds.clone()
         },
-        without,
-        RAN,
+        RUNS_ONCE,
+        |g| g.handled_read_after_a_lapse = false,
     );
-    let without = Guards {
-        part_between_events: false,
-        ..Guards::default()
-    };
     matters(
         "a part ends between two events",
-        Bounds {
+        &Bounds {
             events: 2,
             ..bounds
         },
-        without,
-        RAN,
+        RUNS_ONCE,
+        |g| g.part_between_events = false,
     );
 }

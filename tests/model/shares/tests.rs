@@ -3,30 +3,26 @@ use super::properties::{APART, COUNT, LIMIT, LOOK, RATE, REST_COMES};
 use super::*;
 use crate::check::{explore, shortest};
 
+/// Returns the model with all guards.
+fn shares(bounds: Bounds) -> Shares {
+    Shares {
+        bounds,
+        guards: ON,
+        only: None,
+    }
+}
+
 fn holds(title: &str, bounds: Bounds) {
-    let found = explore(
-        title,
-        Shares {
-            bounds,
-            guards: ON,
-            only: None,
-        },
-        2,
-    );
+    let found = explore(title, shares(bounds), 2);
     assert!(found.broken.is_empty(), "{title}: {:#?}", found.broken);
 }
 
-/// Asserts that this property breaks without a guard, and that no property breaks with all guards.
-fn matters(bounds: &Bounds, without: Guards, property: &'static str) {
+/// Asserts that this property breaks without the guard that `off` turns off, and that no property breaks with all guards.
+fn matters(bounds: &Bounds, property: &'static str, off: impl FnOnce(&mut Guards)) {
     holds("with all guards", bounds.clone());
-    let trace = shortest(
-        Shares {
-            bounds: bounds.clone(),
-            guards: without,
-            only: None,
-        },
-        property,
-    );
+    let mut model = shares(bounds.clone());
+    off(&mut model.guards);
+    let trace = shortest(model, property);
     println!("without a guard: {property}\n  {}", trace.join("\n  "));
     assert!(!trace.is_empty(), "`{property}` should break");
 }
@@ -188,40 +184,19 @@ fn two_operators() {
 /// The call of another slot comes between a claim and its count.
 #[test]
 fn the_claim_counts_the_object() {
-    matters(
-        &two_of_a(),
-        Guards {
-            counted_with_the_owner: false,
-            ..ON
-        },
-        LIMIT,
-    );
+    matters(&two_of_a(), LIMIT, |g| g.counted_with_the_owner = false);
 }
 
 /// A slot claims an object after the operator has looked at the slot, and before the share is set.
 #[test]
 fn objects_are_counted_from_the_first_step_on() {
-    matters(
-        &two_of_a(),
-        Guards {
-            counted_from_the_start: false,
-            ..ON
-        },
-        LIMIT,
-    );
+    matters(&two_of_a(), LIMIT, |g| g.counted_from_the_start = false);
 }
 
 /// A slot has owned an object since before the first step.
 #[test]
 fn an_operator_looks_at_all_slots() {
-    matters(
-        &two_of_a(),
-        Guards {
-            slots_are_looked_at: false,
-            ..ON
-        },
-        LIMIT,
-    );
+    matters(&two_of_a(), LIMIT, |g| g.slots_are_looked_at = false);
 }
 
 /// Another operator removes the last share, so that objects are not counted any more, while the first
@@ -233,7 +208,7 @@ fn a_share_is_set_only_if_objects_were_counted_all_the_time() {
         removals: 1,
         ..two_of_a()
     };
-    matters(&bounds, Guards { epoch: false, ..ON }, LIMIT);
+    matters(&bounds, LIMIT, |g| g.epoch = false);
 }
 
 /// The object of a dead process would use its limit for ever.
@@ -243,42 +218,14 @@ fn a_takeover_uncounts_the_object() {
         crashes: 1,
         ..two_of_a()
     };
-    matters(
-        &bounds,
-        Guards {
-            takeover_uncounts: false,
-            ..ON
-        },
-        COUNT,
-    );
-    matters(
-        &bounds,
-        Guards {
-            takeover_uncounts: false,
-            ..ON
-        },
-        REST_COMES,
-    );
+    matters(&bounds, COUNT, |g| g.takeover_uncounts = false);
+    matters(&bounds, REST_COMES, |g| g.takeover_uncounts = false);
 }
 
 #[test]
 fn an_object_that_leaves_its_slot_opens_the_way() {
-    matters(
-        &two_of_a(),
-        Guards {
-            looks_again: false,
-            ..ON
-        },
-        LOOK,
-    );
-    matters(
-        &two_of_a(),
-        Guards {
-            looks_again: false,
-            ..ON
-        },
-        REST_COMES,
-    );
+    matters(&two_of_a(), LOOK, |g| g.looks_again = false);
+    matters(&two_of_a(), REST_COMES, |g| g.looks_again = false);
 }
 
 /// A group waits for a limit that is removed or raised while another share has a limit.
@@ -291,11 +238,8 @@ fn a_changed_share_opens_the_way() {
             removals: 1,
             ..two_of_a()
         },
-        Guards {
-            change_ends_waits: false,
-            ..ON
-        },
         LOOK,
+        |g| g.change_ends_waits = false,
     );
     let shares = vec![(A, in_flight(1)), (A, in_flight(2))];
     matters(
@@ -303,11 +247,8 @@ fn a_changed_share_opens_the_way() {
             shares,
             ..two_of_a()
         },
-        Guards {
-            change_ends_waits: false,
-            ..ON
-        },
         LOOK,
+        |g| g.change_ends_waits = false,
     );
 }
 
@@ -318,14 +259,7 @@ fn the_shares_of_the_object_count() {
         shares: vec![(A, in_flight(1)), (ALL, in_flight(2))],
         ..two_of_a()
     };
-    matters(
-        &bounds,
-        Guards {
-            own_group: false,
-            ..ON
-        },
-        LIMIT,
-    );
+    matters(&bounds, LIMIT, |g| g.own_group = false);
 }
 
 /// Objects of a group whose limit is used up come before `b`.
@@ -335,14 +269,7 @@ fn a_group_waits_apart() {
         events: [1, 1, 1],
         ..two_of_a()
     };
-    matters(
-        &bounds,
-        Guards {
-            waits_apart: false,
-            ..ON
-        },
-        APART,
-    );
+    matters(&bounds, APART, |g| g.waits_apart = false);
 }
 
 /// An object comes back after a retry while another one has its place.
@@ -353,24 +280,14 @@ fn a_held_object_waits_for_its_limit() {
             retries: 1,
             ..two_of_a()
         },
-        Guards {
-            held_too: false,
-            ..ON
-        },
         LIMIT,
+        |g| g.held_too = false,
     );
 }
 
 #[test]
 fn a_popped_object_waits_for_its_limit() {
-    matters(
-        &two_of_a(),
-        Guards {
-            popped_too: false,
-            ..ON
-        },
-        LIMIT,
-    );
+    matters(&two_of_a(), LIMIT, |g| g.popped_too = false);
 }
 
 /// An object in hand has more events than its rate allows.
@@ -381,12 +298,5 @@ fn a_rate_counts_further_events() {
         shares: vec![(A, rate(1))],
         ..Bounds::default()
     };
-    matters(
-        &bounds,
-        Guards {
-            further_events: false,
-            ..ON
-        },
-        RATE,
-    );
+    matters(&bounds, RATE, |g| g.further_events = false);
 }
