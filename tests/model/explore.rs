@@ -45,6 +45,13 @@ fn with_handlers(bounds: Bounds) -> Bounds {
     }
 }
 
+/// Returns bounds with a change.
+fn with(bounds: &Bounds, change: impl FnOnce(&mut Bounds)) -> Bounds {
+    let mut bounds = bounds.clone();
+    change(&mut bounds);
+    bounds
+}
+
 /// Explores all states within each of these bounds, asserts that no property breaks, and prints the
 /// sizes.
 fn holds(explorations: Vec<(&str, Bounds)>, threads: usize) {
@@ -110,139 +117,80 @@ fn small() {
         outcomes: 1,
         ..Bounds::default()
     };
-    let two = Bounds {
-        objects: 2,
-        events: 1,
-        ..one.clone()
-    };
+    let two = with(&one, |b| (b.objects, b.events) = (2, 1));
     holds(
         vec![
             ("two names", one.clone()),
             (
                 "two names, two faults",
-                Bounds {
-                    faults: 2,
-                    outcomes: 0,
-                    ..one.clone()
-                },
+                with(&one, |b| (b.faults, b.outcomes) = (2, 0)),
             ),
-            (
-                "two names, two objects",
-                Bounds {
-                    stall: true,
-                    ..two.clone()
-                },
-            ),
+            ("two names, two objects", with(&two, |b| b.stall = true)),
             (
                 "two names of two slots",
-                Bounds {
-                    processes: vec![(0, 2), (1, 2)],
-                    outcomes: 0,
-                    stall: true,
-                    ..two.clone()
-                },
+                with(&two, |b| {
+                    (b.processes, b.outcomes, b.stall) = (vec![(0, 2), (1, 2)], 0, true)
+                }),
             ),
             (
                 "one name, a successor",
-                same_name(Bounds {
-                    faults: 2,
-                    outcomes: 0,
-                    ..one.clone()
-                }),
+                same_name(with(&one, |b| (b.faults, b.outcomes) = (2, 0))),
             ),
             (
                 "two names, a successor",
-                with_successor(Bounds {
-                    outcomes: 0,
-                    ..one.clone()
-                }),
+                with_successor(with(&one, |b| b.outcomes = 0)),
             ),
-            (
-                "two names, single events",
-                Bounds {
-                    batch_max: 1,
-                    ..one.clone()
-                },
-            ),
+            ("two names, single events", with(&one, |b| b.batch_max = 1)),
             (
                 "two names, an operator",
-                Bounds {
-                    faults: 0,
-                    outcomes: 3,
-                    outcome_kinds: OPERATOR,
-                    ..one.clone()
-                },
+                with(&one, |b| {
+                    (b.faults, b.outcomes, b.outcome_kinds) = (0, 3, OPERATOR)
+                }),
             ),
             (
                 "two names, an operator and a fault",
-                Bounds {
-                    outcomes: 2,
-                    outcome_kinds: OPERATOR,
-                    ..one.clone()
-                },
+                with(&one, |b| (b.outcomes, b.outcome_kinds) = (2, OPERATOR)),
             ),
             (
                 "two names, two objects, rules",
-                Bounds {
-                    faults: 0,
-                    outcomes: 2,
-                    outcome_kinds: RULES,
-                    ..two.clone()
-                },
-            ),
-            (
-                "two names, rules and a fault",
-                Bounds {
-                    events: 1,
-                    outcomes: 2,
-                    outcome_kinds: RULES,
-                    ..one.clone()
-                },
-            ),
-            (
-                "two names, failover",
-                with_failover(Bounds {
-                    faults: 1,
-                    outcomes: 0,
-                    ..two
+                with(&two, |b| {
+                    (b.faults, b.outcomes, b.outcome_kinds) = (0, 2, RULES)
                 }),
             ),
             (
+                "two names, rules and a fault",
+                with(&one, |b| {
+                    (b.events, b.outcomes, b.outcome_kinds) = (1, 2, RULES)
+                }),
+            ),
+            (
+                "two names, failover",
+                with_failover(with(&two, |b| (b.faults, b.outcomes) = (1, 0))),
+            ),
+            (
                 "two names, failover, forgotten",
-                Bounds {
-                    fault_kinds: &[Fault::Rollback],
-                    outcome_kinds: &[Special::Forget],
-                    ..one.clone()
-                },
+                with(&one, |b| {
+                    (b.fault_kinds, b.outcome_kinds) = (&[Fault::Rollback], &[Special::Forget])
+                }),
             ),
             (
                 "two names, emptied",
-                Bounds {
-                    faults: 2,
-                    outcomes: 0,
-                    fault_kinds: &[Fault::Crash, Fault::Emptied],
-                    ..one.clone()
-                },
+                with(&one, |b| {
+                    (b.faults, b.outcomes, b.fault_kinds) = (2, 0, &[Fault::Crash, Fault::Emptied])
+                }),
             ),
             (
                 "two names, two objects, counter evicted",
-                Bounds {
-                    objects: 2,
-                    events: 1,
-                    faults: 2,
-                    outcomes: 0,
-                    fault_kinds: &[Fault::Crash, Fault::Evicted],
-                    ..one.clone()
-                },
+                with(&one, |b| {
+                    (b.objects, b.events, b.faults, b.outcomes, b.fault_kinds) =
+                        (2, 1, 2, 0, &[Fault::Crash, Fault::Evicted])
+                }),
             ),
             (
                 "one name, failover",
-                with_failover(same_name(Bounds {
-                    faults: 2,
-                    outcomes: 0,
-                    events: 1,
-                    ..one
-                })),
+                with_failover(same_name(with(&one, |b| {
+                    (b.faults, b.outcomes, b.events) = (2, 0, 1)
+                }))),
             ),
         ],
         1,
@@ -261,21 +209,12 @@ fn small_handlers() {
         vec![
             (
                 "two names, handlers",
-                Bounds {
-                    faults: 0,
-                    outcomes: 3,
-                    ..one.clone()
-                },
+                with(&one, |b| (b.faults, b.outcomes) = (0, 3)),
             ),
             ("two names, handlers and a fault", one.clone()),
             (
                 "two names, two objects, handlers",
-                Bounds {
-                    objects: 2,
-                    events: 1,
-                    faults: 0,
-                    ..one.clone()
-                },
+                with(&one, |b| (b.objects, b.events, b.faults) = (2, 1, 0)),
             ),
             (
                 "one name, a successor with another sink",
@@ -283,7 +222,7 @@ fn small_handlers() {
             ),
             (
                 "two names, handlers, failover",
-                with_failover(Bounds { events: 1, ..one }),
+                with_failover(with(&one, |b| b.events = 1)),
             ),
         ],
         1,
@@ -314,43 +253,23 @@ fn large_handlers() {
             ("two names, handlers", all.clone()),
             (
                 "two names, handlers on both",
-                Bounds {
-                    handlers: &[0, 1],
-                    ..all.clone()
-                },
+                with(&all, |b| b.handlers = &[0, 1]),
             ),
             (
                 "two names, handlers, three outcomes",
-                Bounds {
-                    faults: 1,
-                    outcomes: 3,
-                    ..all.clone()
-                },
+                with(&all, |b| (b.faults, b.outcomes) = (1, 3)),
             ),
             (
                 "two names, handlers, other outcomes",
-                Bounds {
-                    faults: 1,
-                    outcome_kinds: others,
-                    ..all.clone()
-                },
+                with(&all, |b| (b.faults, b.outcome_kinds) = (1, others)),
             ),
             (
                 "two names, three events, handlers",
-                Bounds {
-                    events: 3,
-                    faults: 1,
-                    ..all.clone()
-                },
+                with(&all, |b| (b.events, b.faults) = (3, 1)),
             ),
             (
                 "two names, two objects, handlers",
-                Bounds {
-                    objects: 2,
-                    events: 1,
-                    faults: 1,
-                    ..all.clone()
-                },
+                with(&all, |b| (b.objects, b.events, b.faults) = (2, 1, 1)),
             ),
             (
                 "one name, a successor with another sink",
@@ -358,28 +277,17 @@ fn large_handlers() {
             ),
             (
                 "two names, a successor, handlers",
-                with_successor(Bounds {
-                    faults: 1,
-                    ..all.clone()
-                }),
+                with_successor(with(&all, |b| b.faults = 1)),
             ),
             // After a failover an emit may be repeated. The repeated event needs its own event
             // number.
             (
                 "two names, handlers, a failover",
-                with_failover(Bounds {
-                    faults: 1,
-                    outcomes: 1,
-                    ..all.clone()
-                }),
+                with_failover(with(&all, |b| (b.faults, b.outcomes) = (1, 1))),
             ),
             (
                 "two names, handlers, failovers",
-                with_failover(Bounds {
-                    events: 1,
-                    outcomes: 1,
-                    ..all
-                }),
+                with_failover(with(&all, |b| (b.events, b.outcomes) = (1, 1))),
             ),
         ],
         std::thread::available_parallelism().map_or(1, usize::from),
@@ -401,38 +309,18 @@ fn large_operator() {
     };
     holds(
         vec![
-            (
-                "two names, an operator",
-                Bounds {
-                    outcomes: 3,
-                    ..all.clone()
-                },
-            ),
+            ("two names, an operator", with(&all, |b| b.outcomes = 3)),
             (
                 "two names, three events, an operator",
-                Bounds {
-                    events: 3,
-                    faults: 1,
-                    outcomes: 3,
-                    ..all.clone()
-                },
+                with(&all, |b| (b.events, b.faults, b.outcomes) = (3, 1, 3)),
             ),
             (
                 "two names, two objects, an operator",
-                Bounds {
-                    objects: 2,
-                    events: 1,
-                    outcomes: 3,
-                    ..all.clone()
-                },
+                with(&all, |b| (b.objects, b.events, b.outcomes) = (2, 1, 3)),
             ),
             (
                 "two names, a busy operator",
-                Bounds {
-                    faults: 1,
-                    outcomes: 5,
-                    ..all.clone()
-                },
+                with(&all, |b| (b.faults, b.outcomes) = (1, 5)),
             ),
             (
                 "two names, a successor, an operator",
@@ -440,11 +328,7 @@ fn large_operator() {
             ),
             (
                 "two names, an operator, a failover",
-                with_failover(Bounds {
-                    faults: 1,
-                    outcomes: 3,
-                    ..all
-                }),
+                with_failover(with(&all, |b| (b.faults, b.outcomes) = (1, 3))),
             ),
         ],
         std::thread::available_parallelism().map_or(1, usize::from),
@@ -466,20 +350,14 @@ fn large() {
         outcome_kinds: SPECIALS,
         ..Bounds::default()
     };
-    let two = Bounds {
-        objects: 2,
-        ..all.clone()
-    };
+    let two = with(&all, |b| b.objects = 2);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     // These explorations have at most one special outcome each. So one exploration per kind of
     // outcome covers all of them, with less memory.
     let by_kind = |at| {
         (
             "two names, two objects, one kind of outcome",
-            Bounds {
-                outcome_kinds: &SPECIALS[at..=at],
-                ..two.clone()
-            },
+            with(&two, |b| b.outcome_kinds = &SPECIALS[at..=at]),
         )
     };
     holds((0..SPECIALS.len()).map(by_kind).collect(), threads);
@@ -487,93 +365,49 @@ fn large() {
         vec![
             (
                 "two names, two objects, a slow one",
-                Bounds {
-                    outcomes: 0,
-                    stall: true,
-                    ..two.clone()
-                },
+                with(&two, |b| (b.outcomes, b.stall) = (0, true)),
             ),
             (
                 "two names, two objects, three faults",
-                Bounds {
-                    faults: 3,
-                    outcomes: 0,
-                    ..two.clone()
-                },
+                with(&two, |b| (b.faults, b.outcomes) = (3, 0)),
             ),
             (
                 "two names, two objects, two outcomes",
-                Bounds {
-                    events: 1,
-                    outcomes: 2,
-                    ..two.clone()
-                },
+                with(&two, |b| (b.events, b.outcomes) = (1, 2)),
             ),
-            (
-                "two names, three outcomes",
-                Bounds {
-                    outcomes: 3,
-                    ..all.clone()
-                },
-            ),
+            ("two names, three outcomes", with(&all, |b| b.outcomes = 3)),
             (
                 "two names, five faults",
-                Bounds {
-                    faults: 5,
-                    outcomes: 0,
-                    ..all.clone()
-                },
+                with(&all, |b| (b.faults, b.outcomes) = (5, 0)),
             ),
-            (
-                "two names, three events",
-                Bounds {
-                    events: 3,
-                    ..all.clone()
-                },
-            ),
+            ("two names, three events", with(&all, |b| b.events = 3)),
             (
                 "two names of two slots",
-                Bounds {
-                    processes: vec![(0, 2), (1, 2)],
-                    events: 1,
-                    outcomes: 0,
-                    stall: true,
-                    ..two.clone()
-                },
+                with(&two, |b| {
+                    (b.processes, b.events, b.outcomes, b.stall) =
+                        (vec![(0, 2), (1, 2)], 1, 0, true)
+                }),
             ),
             ("two names, a successor", with_successor(all.clone())),
             (
                 "two names, a successor, two objects",
-                with_successor(Bounds {
-                    events: 1,
-                    outcomes: 0,
-                    stall: true,
-                    ..two.clone()
-                }),
+                with_successor(with(&two, |b| {
+                    (b.events, b.outcomes, b.stall) = (1, 0, true)
+                })),
             ),
             (
                 "two names, failovers",
-                with_failover(Bounds {
-                    outcomes: 0,
-                    ..all.clone()
-                }),
+                with_failover(with(&all, |b| b.outcomes = 0)),
             ),
             (
                 "two names, two objects, a failover",
-                with_failover(Bounds {
-                    faults: 1,
-                    outcomes: 0,
-                    ..two.clone()
-                }),
+                with_failover(with(&two, |b| (b.faults, b.outcomes) = (1, 0))),
             ),
             (
                 "two names, two failovers",
-                Bounds {
-                    events: 1,
-                    outcomes: 0,
-                    fault_kinds: &[Fault::Rollback],
-                    ..two.clone()
-                },
+                with(&two, |b| {
+                    (b.events, b.outcomes, b.fault_kinds) = (1, 0, &[Fault::Rollback])
+                }),
             ),
         ],
         threads,

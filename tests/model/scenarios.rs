@@ -17,6 +17,13 @@ fn bounds(processes: &[(usize, u8)], attached: usize) -> Bounds {
     }
 }
 
+/// Returns all guards but the one that `off` turns off.
+fn without(off: impl FnOnce(&mut Guards)) -> Guards {
+    let mut guards = Guards::default();
+    off(&mut guards);
+    guards
+}
+
 /// A process claims, but the reply is lost. It considers its slot free, so its next call names the
 /// slot, and gets the batch.
 #[test]
@@ -35,7 +42,7 @@ fn idle_process_after_a_lost_reply() {
         (Some(0), before),
         "the same batch, and nothing changed"
     );
-    walk.send(0, 0).report(0, 0, Outcome::Done(1));
+    walk.finish(0, 0);
     assert!(walk.is_applied(0, 0));
 }
 
@@ -54,7 +61,7 @@ fn stray_behind_a_busy_slot() {
     );
     walk.go(Action::Renew { process: 0 });
     assert!(walk.state.redis.markers.contains(2));
-    walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
+    walk.deliver(1, 0);
     assert!(
         walk.is_applied(1, 0) && walk.in_hand(0, 0) == Some(0),
         "object 0 is still under way"
@@ -84,7 +91,7 @@ fn adopt_of_a_name_taken_but_not_owned() {
         "not held: nobody owned it"
     );
     assert!(walk.state.redis.markers.contains(1));
-    walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
+    walk.deliver(1, 0);
 }
 
 /// A pop is still under way when its process detaches, and moves a marker later. The name is swept
@@ -106,7 +113,7 @@ fn pop_outstanding_at_detach() {
         process: 1,
         name: 0,
     });
-    walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
+    walk.deliver(1, 0);
     assert!(walk.is_applied(0, 0));
 }
 
@@ -127,9 +134,9 @@ fn restart_with_fewer_slots() {
         walk.state.redis.names[0].slots, 2,
         "the slot count of a registered name never goes down"
     );
-    walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
+    walk.deliver(1, 0);
     assert_eq!(walk.in_hand(1, 0), Some(1));
-    walk.send(1, 0).report(1, 0, Outcome::Done(1));
+    walk.finish(1, 0);
     assert_eq!(
         walk.state.received[1].last, tag.first,
         "under the id it had"
@@ -151,7 +158,7 @@ fn dead_lettered_head() {
         (2, 0, walk.state.redis.slots[0].batch)
     );
     // A call about the old batch does not apply to the rest.
-    walk.send(0, 0).report(0, 0, Outcome::Done(1));
+    walk.finish(0, 0);
     assert_eq!(
         (
             walk.state.received[0].last,
@@ -202,7 +209,7 @@ fn skipped_head_of_a_held_batch() {
         markers_first: false,
     });
     assert_eq!(walk.state.redis, before, "ignored: it names another batch");
-    walk.send(0, 0).report(0, 0, Outcome::Done(1));
+    walk.finish(0, 0);
     assert_eq!(
         (
             walk.state.received[0].last,
@@ -215,10 +222,7 @@ fn skipped_head_of_a_held_batch() {
         1,
         "among the dead letters"
     );
-    walk.go(Action::Again { object: 0 })
-        .claim(1, 0)
-        .send(1, 0)
-        .report(1, 0, Outcome::Done(1));
+    walk.go(Action::Again { object: 0 }).deliver(1, 0);
     assert!(walk.is_applied(0, 2), "as a new event");
 }
 
@@ -239,7 +243,7 @@ fn late_duplicate_of_a_hold() {
         walk.state.redis, before,
         "ignored: it names another hand-out"
     );
-    walk.send(0, 0).report(0, 0, Outcome::Done(1));
+    walk.finish(0, 0);
 }
 
 /// A claim comes before, between or after the steps in which a rule is lifted. In each case the
@@ -261,17 +265,12 @@ fn pause_lifted_while_a_claim_is_under_way() {
         if walk.in_hand(0, 0).is_none() {
             walk.claim(0, 0);
         }
-        walk.send(0, 0).report(0, 0, Outcome::Done(1));
+        walk.finish(0, 0);
         assert!(walk.is_applied(0, 0), "claim at {claim_at}");
     }
     // A call that uses its own old copy of the rules pauses an object that nobody will ever wake.
-    let mut walk = Walk::begin_with(
-        bounds(&[(0, 1)], 1),
-        Guards {
-            rules_in_script: false,
-            ..Guards::default()
-        },
-    );
+    let guards = without(|g| g.rules_in_script = false);
+    let mut walk = Walk::begin_with(bounds(&[(0, 1)], 1), guards);
     walk.push(0)
         .go(Action::Pause { object: 0 })
         .go(Action::ReadRules { process: 0 });
@@ -312,13 +311,11 @@ fn one_of_two_rules_is_lifted_in_steps() {
         (walk.state.redis.all, walk.state.redis.objects[0].paused),
         (Rule::Absent, true)
     );
-    walk.claim(1, 0).send(1, 0).report(1, 0, Outcome::Done(1));
+    walk.deliver(1, 0);
     assert!(walk.is_applied(1, 0) && !walk.is_applied(0, 0));
     walk.go(Action::Lift { object: 0 })
         .go(Action::Wake { object: 0 })
-        .claim(1, 0)
-        .send(1, 0)
-        .report(1, 0, Outcome::Done(1));
+        .deliver(1, 0);
     assert!(walk.is_applied(0, 0));
 }
 
@@ -362,7 +359,7 @@ fn lapsed_process_against_its_successor() {
             ..Tag::default()
         }
     );
-    walk.send(0, 0).report(0, 0, Outcome::Done(1));
+    walk.finish(0, 0);
 }
 
 impl Walk {
@@ -395,11 +392,8 @@ fn pop_for_a_slot_that_the_successor_does_not_run() {
         .go(Action::Renew { process: 1 });
     assert!(walk.state.redis.markers.contains(1));
 
-    let without = Guards {
-        renew_every_slot: false,
-        ..Guards::default()
-    };
-    let mut walk = Walk::begin_with(bounds(&[(0, 2), (0, 1)], 1), without);
+    let guards = without(|g| g.renew_every_slot = false);
+    let mut walk = Walk::begin_with(bounds(&[(0, 2), (0, 1)], 1), guards);
     path.into_iter().for_each(|action| {
         walk.go(action);
     });
@@ -426,10 +420,7 @@ fn owned_name_twice_in_the_list() {
     let mut walk = until_crash(Guards::default());
     walk.attach(0);
     assert_eq!(walk.state.redis.slots[0].tag.crashes, 1);
-    let mut walk = until_crash(Guards {
-        owned_once: false,
-        ..Guards::default()
-    });
+    let mut walk = until_crash(without(|g| g.owned_once = false));
     let broken = walk.try_go(Action::Attach {
         process: 0,
         fate: Fate::Answered,
@@ -470,15 +461,9 @@ fn two_markers_of_one_object_in_one_slot() {
     let mut walk = popped(Guards::default());
     walk.claim(0, 0).claim(1, 0);
     assert_eq!((walk.in_hand(0, 0), walk.in_hand(1, 0)), (Some(0), None));
-    walk.send(0, 0)
-        .report(0, 0, Outcome::Done(1))
-        .send(0, 0)
-        .report(0, 0, Outcome::Done(1));
+    walk.finish(0, 0).finish(0, 0);
 
-    let mut walk = popped(Guards {
-        claimed_once: false,
-        ..Guards::default()
-    });
+    let mut walk = popped(without(|g| g.claimed_once = false));
     let claim = |process| advance(process, 0, Report::Free, Fate::Answered);
     assert!(
         walk.try_go(claim(0))
@@ -525,10 +510,7 @@ fn two_failovers_that_jump_equally_far() {
         walk.try_go(advance(1, 0, Report::Free, Fate::Answered))
     };
     assert!(first_id_after_both(Guards::default()).is_empty());
-    let broken = first_id_after_both(Guards {
-        jump: Jump::AsFar,
-        ..Guards::default()
-    });
+    let broken = first_id_after_both(without(|g| g.jump = Jump::AsFar));
     assert!(
         broken.contains(&"I5 no two events share an id"),
         "{broken:?}"
@@ -551,10 +533,7 @@ fn forgotten_and_emitted_again() {
         process: 1,
         name: 0,
     });
-    walk.claim(1, 0)
-        .send(1, 0)
-        .report(1, 0, Outcome::Done(1))
-        .go(Action::Forget { object: 0 });
+    walk.deliver(1, 0).go(Action::Forget { object: 0 });
     assert_eq!(
         (
             walk.state.redis.objects[0].last,

@@ -77,6 +77,17 @@ impl Walk {
         self.call(process, slot, Report::Is(outcome), Fate::Answered)
     }
 
+    /// Claims, sends, and reports one delivered event.
+    pub fn deliver(&mut self, process: usize, slot: usize) -> &mut Self {
+        self.claim(process, slot).finish(process, slot)
+    }
+
+    /// Sends the batch of a slot, and reports one delivered event.
+    pub fn finish(&mut self, process: usize, slot: usize) -> &mut Self {
+        let outcome = Outcome::Done(1);
+        self.send(process, slot).report(process, slot, outcome)
+    }
+
     pub fn call(&mut self, process: usize, slot: usize, report: Report, fate: Fate) -> &mut Self {
         self.go(advance(process, slot, report, fate))
     }
