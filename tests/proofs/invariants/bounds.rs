@@ -6,25 +6,32 @@ use std::time::Duration;
 use rstest::rstest;
 use seriatim::wire::{self, BatchResult, Bounds, ClaimFirst, ScriptError};
 
-use super::puppet::{Puppet, Slot, WIDE};
+use super::puppet::{Given, Puppet, Slot, WIDE};
 use super::rig::Rig;
-use crate::support::sweep::sweep;
 
 fn bytes(puppet: &Puppet, slot: usize) -> usize {
-    puppet
-        .hand(slot)
-        .events
-        .iter()
-        .map(|event| event.len())
-        .sum()
+    let events = puppet.hand(slot).events.iter();
+    events.map(|event| event.len()).sum()
+}
+
+/// Returns the number of events of all slots that got a batch.
+fn events(puppet: &Puppet, given: &Given) -> usize {
+    let slots = given.slots.iter();
+    slots.map(|slot| puppet.hand(*slot).events.len()).sum()
+}
+
+/// Returns the number of batches, whether the call leaves more to do, and the number of markers
+/// left.
+async fn left(rig: &mut Rig, given: &Given) -> (usize, bool, usize) {
+    let markers = rig.sound().await.markers.len();
+    (given.slots.len(), given.more, markers)
 }
 
 /// A script knows the size of an event only after it has taken the event. If large events follow
 /// small ones, the script takes too many events. It puts the surplus back in order.
 #[tokio::test]
 async fn events_put_back_for_their_size_keep_their_order() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1).await;
+    let (mut rig, mut p) = Rig::with_process(1).await;
     for (count, len) in [
         (40, 2),
         (3, 300),
@@ -41,12 +48,7 @@ async fn events_put_back_for_their_size_keep_their_order() {
         batch_bytes: 1000,
         ..WIDE
     };
-    while !p
-        .advance(&mut rig.conn, &rig.keys, bounds)
-        .await
-        .slots
-        .is_empty()
-    {
+    while !rig.advance(&mut p, bounds).await.slots.is_empty() {
         let queue = rig.sound().await.object(b"a").queue;
         let (taken, events) = (bytes(&p, 0), &p.hand(0).events);
         let last = events.last().expect("not empty").len();
@@ -66,8 +68,7 @@ async fn events_put_back_for_their_size_keep_their_order() {
 
 #[tokio::test]
 async fn a_reply_is_bounded_in_bytes_and_the_rest_comes_next() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 5).await;
+    let (mut rig, mut p) = Rig::with_process(5).await;
     for object in 0..5u8 {
         rig.emit(&[b'a' + object], 4, 100).await;
     }
@@ -76,7 +77,7 @@ async fn a_reply_is_bounded_in_bytes_and_the_rest_comes_next() {
         reply_bytes: 350,
         ..WIDE
     };
-    let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    let given = rig.advance(&mut p, bounds).await;
     // Each claiming slot first gets one event. Only when all of them have one, a slot gets more.
     assert_eq!((given.slots.len(), given.more), (4, true));
     rig.sound().await;
@@ -84,7 +85,7 @@ async fn a_reply_is_bounded_in_bytes_and_the_rest_comes_next() {
     // has no room, it is held, due at once, and loses no event.
     for _ in 0..30 {
         rig.deliver(&mut p);
-        let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
+        let given = rig.advance(&mut p, bounds).await;
         rig.sound().await;
         let total: usize = given.slots.iter().map(|slot| bytes(&p, *slot)).sum();
         assert!(total < 350 + 200, "{total} bytes: {given:?}");
@@ -98,17 +99,12 @@ async fn a_reply_is_bounded_in_bytes_and_the_rest_comes_next() {
 /// of each batch counts as four. The next call continues.
 #[tokio::test]
 async fn a_call_takes_so_many_events_and_no_more() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 8).await;
+    let (mut rig, mut p) = Rig::with_process(8).await;
     for object in 0..8u8 {
         rig.emit(&[b'a' + object], 1000, 2).await;
     }
-    let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
-    let taken: usize = given
-        .slots
-        .iter()
-        .map(|slot| p.hand(*slot).events.len())
-        .sum();
+    let given = rig.advance(&mut p, WIDE).await;
+    let taken = events(&p, &given);
     assert!(
         (4096..=4096 + 999 + 8).contains(&taken) && given.more,
         "{taken} events: {given:?}"
@@ -116,12 +112,8 @@ async fn a_call_takes_so_many_events_and_no_more() {
     rig.sound().await;
     // The batches in flight are given again, within the same limits.
     p.forget();
-    let again = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
-    let given_again: usize = again
-        .slots
-        .iter()
-        .map(|slot| p.hand(*slot).events.len())
-        .sum();
+    let again = rig.advance(&mut p, WIDE).await;
+    let given_again = events(&p, &again);
     assert!(
         (4096..=taken).contains(&given_again),
         "{given_again} events again: {again:?}"
@@ -132,19 +124,18 @@ async fn a_call_takes_so_many_events_and_no_more() {
 /// After a restart, all slots have a batch, and the reply has room for one at a time.
 #[tokio::test]
 async fn batches_that_do_not_fit_into_the_reply_stay_for_the_next_call() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 3).await;
+    let (mut rig, mut p) = Rig::with_process(3).await;
     for object in 0..3u8 {
         rig.emit(&[b'a' + object], 2, 100).await;
     }
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.advance(&mut p, WIDE).await;
     p.forget();
     let bounds = Bounds {
         reply_bytes: 1,
         ..WIDE
     };
     for slot in 0..3 {
-        let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
+        let given = rig.advance(&mut p, bounds).await;
         assert_eq!(given.slots, [slot]);
         assert!(given.more);
         rig.sound().await;
@@ -154,117 +145,66 @@ async fn batches_that_do_not_fit_into_the_reply_stay_for_the_next_call() {
 
 #[tokio::test]
 async fn markers_that_lead_nowhere_are_passed_over_within_the_bound() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1).await;
-    let markers = rig.keys.objects_with_events();
+    let (mut rig, mut p) = Rig::with_process(1).await;
     for n in 0..10 {
-        rig.redis::<i64>(
-            "LPUSH",
-            &[markers.as_bytes(), format!("nothing:{n}").as_bytes()],
-        )
-        .await;
+        let nothing = format!("nothing:{n}");
+        rig.mark("LPUSH", &[nothing.as_bytes()]).await;
     }
     rig.emit(b"a", 1, 0).await;
     let bounds = Bounds { markers: 4, ..WIDE };
-    for left in [7, 3] {
-        let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
-        assert_eq!(
-            (
-                given.slots.len(),
-                given.more,
-                rig.sound().await.markers.len()
-            ),
-            (0, true, left)
-        );
+    for markers in [7, 3] {
+        let given = rig.advance(&mut p, bounds).await;
+        assert_eq!(left(&mut rig, &given).await, (0, true, markers));
     }
-    let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
-    assert_eq!(
-        (
-            given.slots.len(),
-            given.more,
-            rig.sound().await.markers.len()
-        ),
-        (1, false, 0)
-    );
+    let given = rig.advance(&mut p, bounds).await;
+    assert_eq!(left(&mut rig, &given).await, (1, false, 0));
 }
 
 /// There are more markers than the script reads at a time. The only object with events is behind
 /// all of them.
 #[tokio::test]
 async fn a_long_run_of_markers_is_passed_over_in_one_call() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 2).await;
+    let (mut rig, mut p) = Rig::with_process(2).await;
     rig.emit(b"busy", 1, 0).await;
-    p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 1, ..WIDE })
-        .await;
-    let markers = rig.keys.objects_with_events();
+    rig.advance(&mut p, Bounds { claims: 1, ..WIDE }).await;
     let many = vec![&b"busy"[..]; 3000];
-    rig.redis::<i64>("LPUSH", &[&[markers.as_bytes()][..], &many].concat())
-        .await;
+    rig.mark("LPUSH", &many).await;
     rig.emit(b"a", 1, 0).await;
-    let given = p
-        .advance(&mut rig.conn, &rig.keys, Bounds { claims: 1, ..WIDE })
-        .await;
-    assert_eq!(
-        (
-            given.slots.len(),
-            given.more,
-            rig.sound().await.markers.len()
-        ),
-        (1, false, 0)
-    );
+    let given = rig.advance(&mut p, Bounds { claims: 1, ..WIDE }).await;
+    assert_eq!(left(&mut rig, &given).await, (1, false, 0));
 }
 
 /// A call passes over at most 256 objects that cannot be claimed. A marker that leads to no event
 /// does not count as such an object. So 300 such markers between others end no call.
 #[tokio::test]
 async fn markers_that_lead_nowhere_between_others_end_no_call() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1000).await;
-    let markers = rig.keys.objects_with_events();
+    let (mut rig, mut p) = Rig::with_process(1000).await;
     for n in 0..300 {
-        rig.redis::<i64>(
-            "LPUSH",
-            &[markers.as_bytes(), format!("nothing:{n}").as_bytes()],
-        )
-        .await;
+        let nothing = format!("nothing:{n}");
+        rig.mark("LPUSH", &[nothing.as_bytes()]).await;
         rig.emit(format!("a{n}").as_bytes(), 1, 0).await;
     }
-    let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
-    assert_eq!(
-        (
-            given.slots.len(),
-            given.more,
-            rig.sound().await.markers.len()
-        ),
-        (300, false, 0)
-    );
+    let given = rig.advance(&mut p, WIDE).await;
+    assert_eq!(left(&mut rig, &given).await, (300, false, 0));
 }
 
-/// Makes the objects h0 to h3 held and due, and emits for the objects m0 to m3.
-async fn held_and_marked(rig: &mut Rig, p: &mut Puppet) {
+/// Returns a process with four slots. The objects h0 to h3 are held and due, and the objects m0 to
+/// m3 have events.
+async fn held_and_marked() -> (Rig, Puppet) {
+    let (mut rig, mut p) = Rig::with_process(4).await;
     for n in 0..4 {
         rig.emit(format!("h{n}").as_bytes(), 1, 0).await;
     }
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.advance(&mut p, WIDE).await;
     for slot in 0..4 {
-        let tag = p.hand(slot).tag;
-        p.tell(
-            slot,
-            0,
-            BatchResult::Hold {
-                rest: tag,
-                delay: Some(Duration::ZERO),
-                reason: "retry: no".into(),
-            },
-        );
+        p.hold(slot, Some(Duration::ZERO));
     }
-    p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 0, ..WIDE })
-        .await;
+    rig.advance(&mut p, Bounds { claims: 0, ..WIDE }).await;
     for n in 0..4 {
         rig.emit(format!("m{n}").as_bytes(), 1, 0).await;
     }
     rig.sound().await;
+    (rig, p)
 }
 
 fn objects(p: &Puppet) -> Vec<String> {
@@ -286,11 +226,9 @@ async fn held_objects_and_markers_take_turns(
     #[case] from: ClaimFirst,
     #[case] expected: [&str; 4],
 ) {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 4).await;
-    held_and_marked(&mut rig, &mut p).await;
+    let (mut rig, mut p) = held_and_marked().await;
     p.from = from;
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.advance(&mut p, WIDE).await;
     assert_eq!(objects(&p), expected);
     rig.sound().await;
 }
@@ -299,24 +237,18 @@ async fn held_objects_and_markers_take_turns(
 /// that leads to no event uses no turn.
 #[tokio::test]
 async fn turns_go_on_over_calls() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 4).await;
-    held_and_marked(&mut rig, &mut p).await;
-    let markers = rig.keys.objects_with_events();
-    rig.redis::<i64>("RPUSH", &[markers.as_bytes(), b"nothing", b"", b"h3"])
-        .await;
+    let (mut rig, mut p) = held_and_marked().await;
+    rig.mark("RPUSH", &[b"nothing", b"", b"h3"]).await;
     p.from = ClaimFirst::Markers;
     for _ in 0..4 {
-        let given = p
-            .advance(&mut rig.conn, &rig.keys, Bounds { claims: 1, ..WIDE })
-            .await;
+        let given = rig.advance(&mut p, Bounds { claims: 1, ..WIDE }).await;
         assert_eq!((given.slots.len(), given.more), (1, true));
     }
     assert_eq!(objects(&p), ["m0", "h0", "m1", "h1"]);
     // If no object of one kind is left, claims continue with the other kind.
     for _ in 0..2 {
         rig.deliver(&mut p);
-        p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+        rig.advance(&mut p, WIDE).await;
         rig.sound().await;
     }
     assert!(rig.world.undone().is_empty());
@@ -326,40 +258,28 @@ async fn turns_go_on_over_calls() {
 /// are dropped, no busy object has a further turn.
 #[tokio::test]
 async fn a_turn_of_the_markers_goes_on_with_the_next_call() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 4).await;
-    held_and_marked(&mut rig, &mut p).await;
-    let markers = rig.keys.objects_with_events();
-    rig.redis::<i64>("RPUSH", &[markers.as_bytes(), b"h2", b"h3", b"h2", b"h3"])
-        .await;
+    let (mut rig, mut p) = held_and_marked().await;
+    rig.mark("RPUSH", &[b"h2", b"h3", b"h2", b"h3"]).await;
     let bounds = Bounds { markers: 2, ..WIDE };
     p.from = ClaimFirst::Held;
     let mut given = Vec::new();
     for _ in 0..3 {
-        given.push(p.advance(&mut rig.conn, &rig.keys, bounds).await);
+        let Given { slots, more, .. } = rig.advance(&mut p, bounds).await;
+        given.push((slots.len(), more));
         rig.sound().await;
     }
-    let slots: Vec<_> = given
-        .iter()
-        .map(|given| (given.slots.len(), given.more))
-        .collect();
-    assert_eq!(slots, [(1, true), (0, true), (3, true)]);
+    assert_eq!(given, [(1, true), (0, true), (3, true)]);
     assert_eq!(objects(&p), ["h0", "m0", "h1", "m1"]);
 }
 
 #[tokio::test]
 async fn markers_of_one_object_give_it_to_one_slot() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 3).await;
+    let (mut rig, mut p) = Rig::with_process(3).await;
     for _ in 0..5 {
         rig.emit(b"a", 1, 0).await;
     }
-    let markers = rig.keys.objects_with_events();
-    rig.redis::<i64>("LPUSH", &[markers.as_bytes(), b"", b"", b"a"])
-        .await;
-    let given = p
-        .advance(&mut rig.conn, &rig.keys, Bounds { batch: 2, ..WIDE })
-        .await;
+    rig.mark("LPUSH", &[b"", b"", b"a"]).await;
+    let given = rig.advance(&mut p, Bounds { batch: 2, ..WIDE }).await;
     assert_eq!(
         (given.slots, given.more, p.hand(0).events.len()),
         (vec![0], false, 2)
@@ -378,14 +298,13 @@ async fn an_object_is_let_go_of_and_claimed_in_one_call(
     #[case] then: BatchResult,
     #[case] tag: &str,
 ) {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 2).await;
+    let (mut rig, mut p) = Rig::with_process(2).await;
     rig.emit(b"a", 2, 0).await;
     let bounds = Bounds { batch: 1, ..WIDE };
-    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    rig.advance(&mut p, bounds).await;
     rig.world.receive(p.hand(0), count).expect("sound");
     p.tell(0, count, then);
-    let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    let given = rig.advance(&mut p, bounds).await;
     assert_eq!(
         (given.slots, p.hand(0).tag.to_string()),
         (vec![0], tag.to_owned())
@@ -398,15 +317,12 @@ async fn an_object_is_let_go_of_and_claimed_in_one_call(
 /// object is not claimed.
 #[tokio::test]
 async fn a_marker_left_over_gives_nothing() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 2).await;
+    let (mut rig, mut p) = Rig::with_process(2).await;
     rig.emit(b"a", 1, 0).await;
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
-    let markers = rig.keys.objects_with_events();
-    rig.redis::<i64>("LPUSH", &[markers.as_bytes(), b"a", b"a"])
-        .await;
+    rig.advance(&mut p, WIDE).await;
+    rig.mark("LPUSH", &[b"a", b"a"]).await;
     rig.deliver(&mut p);
-    let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    let given = rig.advance(&mut p, WIDE).await;
     assert_eq!((given.slots.len(), given.more), (0, false));
     let state = rig.sound().await;
     assert!(state.markers.is_empty() && state.workers.is_empty());
@@ -414,13 +330,12 @@ async fn a_marker_left_over_gives_nothing() {
 
 #[tokio::test]
 async fn batches_of_a_thousand() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 2).await;
+    let (mut rig, mut p) = Rig::with_process(2).await;
     rig.emit(b"a", 2500, 0).await;
     rig.emit(b"b", 1001, 30).await;
     let mut sizes = Vec::new();
     loop {
-        let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+        let given = rig.advance(&mut p, WIDE).await;
         if given.slots.is_empty() {
             break;
         }
@@ -440,46 +355,32 @@ async fn batches_of_a_thousand() {
 #[case("9007199254738000")]
 #[tokio::test]
 async fn large_ids_are_written_in_full(#[case] counter: &str) {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1).await;
+    let (mut rig, mut p) = Rig::with_process(1).await;
     let key = rig.keys.next_event_id();
-    rig.redis::<()>("SET", &[key.as_bytes(), counter.as_bytes()])
-        .await;
+    rig.set(&key, counter).await;
     rig.emit(b"a", 8, 0).await;
     let bounds = Bounds { batch: 2, ..WIDE };
-    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    rig.advance(&mut p, bounds).await;
     let first = counter.parse::<u64>().expect("a number") + 1;
     assert_eq!((p.hand(0).tag.first, p.hand(0).prev), (first, 0));
     rig.deliver(&mut p);
-    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    rig.advance(&mut p, bounds).await;
     assert_eq!(
         (p.hand(0).tag.first, p.hand(0).prev),
         (first + 2, first + 1)
     );
-    let tag = p.hand(0).tag;
-    p.tell(
-        0,
-        0,
-        BatchResult::Reject {
-            next: Some(super::puppet::rest(tag, 1)),
-            id: tag.first,
-            error: "bad".to_owned(),
-            attempts: 0,
-        },
-    );
-    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    p.reject(0);
+    rig.advance(&mut p, bounds).await;
     rig.sound().await;
     rig.expire("p").await;
     let mut q = rig.process("q", 1).await;
-    sweep(&mut rig.conn, &rig.keys, "q", 5, Duration::from_secs(1000))
-        .await
-        .expect("adopt");
-    q.advance(&mut rig.conn, &rig.keys, bounds).await;
+    rig.adopt().await;
+    rig.advance(&mut q, bounds).await;
     assert_eq!(q.hand(0).tag.to_string(), format!("{} 1 0 1", first + 3));
     rig.sound().await;
     for _ in 0..4 {
         rig.deliver(&mut q);
-        q.advance(&mut rig.conn, &rig.keys, bounds).await;
+        rig.advance(&mut q, bounds).await;
         rig.sound().await;
     }
     assert!(rig.world.undone().is_empty());
@@ -487,17 +388,12 @@ async fn large_ids_are_written_in_full(#[case] counter: &str) {
 
 #[tokio::test]
 async fn no_id_is_given_behind_the_last_one() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1).await;
+    let (mut rig, mut p) = Rig::with_process(1).await;
     rig.emit(b"a", 2, 0).await;
     let key = rig.keys.next_event_id();
     let bounds = Bounds { batch: 1, ..WIDE };
     let last_usable = (1u64 << 53) - 1 - 1024;
-    rig.redis::<()>(
-        "SET",
-        &[key.as_bytes(), (last_usable + 1).to_string().as_bytes()],
-    )
-    .await;
+    rig.set(&key, (last_usable + 1).to_string()).await;
     let before = format!("{:?}", rig.look().await);
     let refused = wire::advance(&mut rig.conn, &p.call(&rig.keys, bounds, &[0])).await;
     assert!(
@@ -505,8 +401,7 @@ async fn no_id_is_given_behind_the_last_one() {
         "{refused:?}"
     );
     assert_eq!(format!("{:?}", rig.look().await), before);
-    rig.redis::<()>("SET", &[key.as_bytes(), last_usable.to_string().as_bytes()])
-        .await;
-    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    rig.set(&key, last_usable.to_string()).await;
+    rig.advance(&mut p, bounds).await;
     assert_eq!(p.hand(0).tag.first, last_usable + 1);
 }

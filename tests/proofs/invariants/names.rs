@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use seriatim::wire::{BatchResult, Bounds};
+use seriatim::wire::Bounds;
 
-use super::puppet::{CRASHES_MAX, WIDE, rest};
+use super::puppet::WIDE;
 use super::rig::Rig;
-use crate::support::sweep::sweep;
 
 const NAMES: &[&[u8]] = &[
     b" ",
@@ -56,31 +55,16 @@ async fn names_of_every_kind_go_the_whole_path(#[values(false, true)] namespace:
         rig.emit(name, 1, 0).await;
     }
     let bounds = Bounds { batch: 2, ..WIDE };
-    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    rig.advance(&mut p, bounds).await;
     rig.sound().await;
     for slot in 0..names.len() {
-        let tag = p.hand(slot).tag;
-        let then = match slot % 3 {
-            0 => BatchResult::Hold {
-                rest: tag,
-                delay: Some(Duration::ZERO),
-                reason: "retry: no".into(),
-            },
-            1 => BatchResult::Hold {
-                rest: tag,
-                delay: None,
-                reason: "retry: no".into(),
-            },
-            _ => BatchResult::Reject {
-                next: Some(rest(tag, 1)),
-                id: tag.first,
-                error: "bad".to_owned(),
-                attempts: 0,
-            },
-        };
-        p.tell(slot, 0, then);
+        match slot % 3 {
+            0 => p.hold(slot, Some(Duration::ZERO)),
+            1 => p.hold(slot, None),
+            _ => p.reject(slot),
+        }
     }
-    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    rig.advance(&mut p, bounds).await;
     let state = rig.sound().await;
     assert_eq!(
         (state.dead.len(), state.due.len()),
@@ -96,15 +80,7 @@ async fn names_of_every_kind_go_the_whole_path(#[values(false, true)] namespace:
     );
     rig.expire("p").await;
     let mut q = rig.process("q", 3).await;
-    sweep(
-        &mut rig.conn,
-        &rig.keys,
-        "q",
-        CRASHES_MAX,
-        Duration::from_secs(1000),
-    )
-    .await
-    .expect("adopt");
+    rig.adopt().await;
     let state = rig.sound().await;
     assert_eq!(state.due.len(), names.len());
     for name in state.due.keys() {

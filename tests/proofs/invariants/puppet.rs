@@ -202,6 +202,28 @@ impl Puppet {
         });
     }
 
+    /// Records that the slot holds its whole batch, for this time or for an operator.
+    pub fn hold(&mut self, slot: usize, delay: Option<Duration>) {
+        let hold = BatchResult::Hold {
+            rest: self.hand(slot).tag,
+            delay,
+            reason: "retry: no".into(),
+        };
+        self.tell(slot, 0, hold);
+    }
+
+    /// Records that the first event of the slot's batch is a dead letter. Others are behind it.
+    pub fn reject(&mut self, slot: usize) {
+        let tag = self.hand(slot).tag;
+        let reject = BatchResult::Reject {
+            next: Some(rest(tag, 1)),
+            id: tag.first,
+            error: "bad".to_owned(),
+            attempts: 0,
+        };
+        self.tell(slot, 0, reject);
+    }
+
     /// Records that every batch is delivered completely.
     pub fn tell_done(&mut self) {
         for slot in 0..self.slots.len() {

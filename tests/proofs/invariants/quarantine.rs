@@ -24,8 +24,7 @@ async fn an_object_with_a_wrong_key_is_held_and_stops_nothing(
     #[case] kind: &str,
     #[values(false, true)] popped: bool,
 ) {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1).await;
+    let (mut rig, mut p) = Rig::with_process(1).await;
     rig.emit(b"a", 1, 0).await;
     rig.emit(b"b", 1, 0).await;
     if popped {
@@ -37,10 +36,10 @@ async fn an_object_with_a_wrong_key_is_held_and_stops_nothing(
         rig.redis::<()>("RENAME", &[&wrong, &aside]).await;
     }
     match kind {
-        "set" => drop(rig.redis::<i64>("SADD", &[&wrong, b"x"]).await),
-        _ => rig.redis::<()>("SET", &[&wrong, b"no number"]).await,
+        "set" => rig.redis("SADD", &[&wrong, b"x"]).await,
+        _ => rig.set(&wrong, b"no number").await,
     }
-    let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    let given = rig.advance(&mut p, WIDE).await;
     assert_eq!((&p.hand(0).object[..], given.next_due), (&b"b"[..], None));
     assert_eq!(
         given.quarantined,
@@ -57,7 +56,7 @@ async fn an_object_with_a_wrong_key_is_held_and_stops_nothing(
     );
     assert_eq!(state.worker("p.0").objects, [&b"b"[..]]);
     // After the key is repaired and the object is released, the object continues.
-    rig.redis::<i64>("DEL", &[&wrong]).await;
+    rig.del(&wrong).await;
     if moved {
         rig.redis::<()>("RENAME", &[&aside, &wrong]).await;
     }
@@ -69,16 +68,15 @@ async fn an_object_with_a_wrong_key_is_held_and_stops_nothing(
 /// committed all the same.
 #[tokio::test]
 async fn a_queue_that_turns_wrong_in_mid_work_is_found_when_the_object_goes_on() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 2).await;
+    let (mut rig, mut p) = Rig::with_process(2).await;
     rig.emit(b"a", 1, 0).await;
     rig.emit(b"b", 2, 0).await;
     let bounds = Bounds { batch: 1, ..WIDE };
-    p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    rig.advance(&mut p, bounds).await;
     let queue = rig.key(b"a", ":events");
-    rig.redis::<()>("SET", &[&queue, b"wrong"]).await;
+    rig.set(&queue, b"wrong").await;
     rig.deliver(&mut p);
-    let given = p.advance(&mut rig.conn, &rig.keys, bounds).await;
+    let given = rig.advance(&mut p, bounds).await;
     assert_eq!(
         (given.slots.len(), given.quarantined.len()),
         (1, 1),
@@ -89,7 +87,7 @@ async fn a_queue_that_turns_wrong_in_mid_work_is_found_when_the_object_goes_on()
         (state.due[&A], state.object(b"a").last.as_deref()),
         (f64::INFINITY, Some("1"))
     );
-    rig.redis::<i64>("DEL", &[&queue]).await;
+    rig.del(&queue).await;
     rig.release(b"a").await;
     rig.drain(&mut p).await;
 }
@@ -100,10 +98,9 @@ async fn a_queue_that_turns_wrong_in_mid_work_is_found_when_the_object_goes_on()
 #[case(":last.event.id")]
 #[tokio::test]
 async fn a_held_object_with_a_wrong_key_stays_held(#[case] suffix: &str) {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1).await;
+    let (mut rig, mut p) = Rig::with_process(1).await;
     rig.emit(b"a", 2, 0).await;
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.advance(&mut p, WIDE).await;
     let rest = "1 0 1".parse().expect("a tag");
     p.tell(
         0,
@@ -114,16 +111,15 @@ async fn a_held_object_with_a_wrong_key_stays_held(#[case] suffix: &str) {
             reason: "retry: no".into(),
         },
     );
-    p.advance(&mut rig.conn, &rig.keys, Bounds { claims: 0, ..WIDE })
-        .await;
+    rig.advance(&mut p, Bounds { claims: 0, ..WIDE }).await;
     let (wrong, aside) = (rig.key(b"a", suffix), rig.key(b"a", ":data"));
     let moved = suffix == ":events.held";
     if moved {
         rig.redis::<()>("RENAME", &[&wrong, &aside]).await;
     }
-    rig.redis::<i64>("SADD", &[&wrong, b"x"]).await;
+    rig.redis::<()>("SADD", &[&wrong, b"x"]).await;
     rig.emit(b"b", 1, 0).await;
-    let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    let given = rig.advance(&mut p, WIDE).await;
     assert_eq!(
         (&p.hand(0).object[..], given.quarantined.len()),
         (&b"b"[..], 1)
@@ -134,7 +130,7 @@ async fn a_held_object_with_a_wrong_key_stays_held(#[case] suffix: &str) {
         (state.due[&A], state.object(b"a").held_id),
         (f64::INFINITY, Some(expected))
     );
-    rig.redis::<i64>("DEL", &[&wrong]).await;
+    rig.del(&wrong).await;
     if moved {
         rig.redis::<()>("RENAME", &[&aside, &wrong]).await;
     }
@@ -149,20 +145,17 @@ async fn a_held_object_with_a_wrong_key_stays_held(#[case] suffix: &str) {
 #[case("objects.held")]
 #[tokio::test]
 async fn a_shared_key_of_a_wrong_type_stops_the_call_before_it_writes(#[case] name: &str) {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1).await;
+    let (mut rig, mut p) = Rig::with_process(1).await;
     rig.emit(b"a", 2, 0).await;
-    p.advance(&mut rig.conn, &rig.keys, Bounds { batch: 1, ..WIDE })
-        .await;
+    rig.advance(&mut p, Bounds { batch: 1, ..WIDE }).await;
     rig.emit(b"b", 1, 0).await;
     let wrong = rig.key(b"", name);
-    rig.redis::<i64>("DEL", &[&wrong]).await;
-    rig.redis::<i64>("SADD", &[&wrong, b"x"]).await;
+    rig.del(&wrong).await;
+    rig.redis::<()>("SADD", &[&wrong, b"x"]).await;
     rig.deliver(&mut p);
     let before = format!("{:?}", rig.look().await);
-    let failed = wire::advance(&mut rig.conn, &p.call(&rig.keys, WIDE, &[0]))
-        .await
-        .expect_err("a wrong type");
+    let failed = wire::advance(&mut rig.conn, &p.call(&rig.keys, WIDE, &[0])).await;
+    let failed = failed.expect_err("a wrong type");
     assert!(failed.is_wrong_type(), "{failed}");
     assert_eq!(format!("{:?}", rig.look().await), before);
 }
@@ -170,12 +163,11 @@ async fn a_shared_key_of_a_wrong_type_stops_the_call_before_it_writes(#[case] na
 /// An `OBJ:event.worker` of a wrong type counts as an absent owner, so the object can be claimed.
 #[tokio::test]
 async fn an_owner_of_a_wrong_type_is_nobody() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1).await;
+    let (mut rig, mut p) = Rig::with_process(1).await;
     rig.emit(b"a", 2, 0).await;
     let wrong = rig.key(b"a", ":event.worker");
-    rig.redis::<i64>("SADD", &[&wrong, b"x"]).await;
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.redis::<()>("SADD", &[&wrong, b"x"]).await;
+    rig.advance(&mut p, WIDE).await;
     rig.sound().await;
     rig.drain(&mut p).await;
 }

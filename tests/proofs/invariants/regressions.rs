@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use seriatim::wire::{self, Attached, BatchResult, Renewed};
+use seriatim::wire::{self, Attached, BatchResult, Bounds, Renewed};
 
 use super::check::held_tag;
-use super::puppet::{CRASHES_MAX, LEASE, Puppet, WIDE, rest};
+use super::puppet::{Puppet, WIDE, rest};
 use super::rig::Rig;
 use super::state::Name;
-use crate::support::sweep::sweep;
-
-const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Story: the reply of a pop was lost. So two pops for one slot brought two markers of the same
 /// object. *Advance* gave the object to the slot for the first marker. For the second marker it saw
@@ -18,13 +15,12 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// of events, and the next commit dropped it.
 #[tokio::test]
 async fn an_object_popped_twice_keeps_its_batch() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1).await;
+    let (mut rig, mut p) = Rig::with_process(1).await;
     rig.emit(b"a", 1, 0).await;
     rig.emit(b"a", 1, 0).await;
     rig.pop("p.0").await.expect("a marker");
     rig.pop("p.0").await.expect("a marker");
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.advance(&mut p, WIDE).await;
     let state = rig.sound().await;
     assert_eq!(
         (state.worker("p.0").objects.len(), p.hand(0).events.len()),
@@ -37,30 +33,19 @@ async fn an_object_popped_twice_keeps_its_batch() {
 /// two crashes.
 #[tokio::test]
 async fn an_object_popped_twice_counts_one_crash() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1).await;
+    let (mut rig, mut p) = Rig::with_process(1).await;
     rig.emit(b"a", 1, 0).await;
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.advance(&mut p, WIDE).await;
     rig.emit(b"a", 1, 0).await;
     rig.pop("p.0").await.expect("a marker");
     rig.expire("p").await;
     let again = Puppet::new("p", "token-again", 1);
-    let attached = again
-        .attach(&mut rig.conn, &rig.keys, "")
-        .await
-        .expect("attach");
-    assert_eq!(
-        attached,
-        Attached::Attached {
-            kept: 1,
-            held: 0,
-            lost: Vec::new()
-        }
-    );
-    assert_eq!(
-        rig.sound().await.worker("p.0").tag.as_deref(),
-        Some("1 0 0 1")
-    );
+    let attached = again.attach(&mut rig.conn, &rig.keys, "").await;
+    let (kept, held, lost) = (1, 0, Vec::new());
+    let expected = Attached::Attached { kept, held, lost };
+    assert_eq!(attached.expect("attach"), expected);
+    let state = rig.sound().await;
+    assert_eq!(state.worker("p.0").tag.as_deref(), Some("1 0 0 1"));
 }
 
 /// Story: a process was restarted under its name with fewer slots. A pop of the former process then
@@ -75,16 +60,8 @@ async fn a_pop_for_a_slot_that_is_run_no_more_is_found_by_a_renewal() {
     let mut p = rig.process("p", 1).await;
     rig.emit(b"a", 1, 0).await;
     rig.pop("p.2").await.expect("a marker");
-    let renewed = wire::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1)
-        .await
-        .expect("renew");
-    assert_eq!(
-        renewed,
-        Renewed::Renewed {
-            strays: 1,
-            lost: Vec::new()
-        }
-    );
+    let (strays, lost) = (1, Vec::new());
+    assert_eq!(rig.renew(&p).await, Renewed::Renewed { strays, lost });
     rig.drain(&mut p).await;
 }
 
@@ -92,20 +69,12 @@ async fn a_pop_for_a_slot_that_is_run_no_more_is_found_by_a_renewal() {
 /// renewal removes the other.
 #[tokio::test]
 async fn a_list_has_one_copy_of_an_object_after_a_renewal() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1).await;
+    let (mut rig, mut p) = Rig::with_process(1).await;
     rig.emit(b"a", 1, 0).await;
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
-    let list = rig.keys.worker_object("p.0");
-    rig.redis::<i64>("LPUSH", &[list.as_bytes(), b"a"]).await;
-    wire::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1)
-        .await
-        .expect("renew");
-    assert_eq!(
-        rig.redis::<Vec<String>>("LRANGE", &[list.as_bytes(), b"0", b"-1"])
-            .await,
-        ["a"]
-    );
+    rig.advance(&mut p, WIDE).await;
+    rig.add("LPUSH event.worker:p.0:object a").await;
+    rig.renew(&p).await;
+    assert_eq!(rig.look().await.worker("p.0").objects, [&b"a"[..]]);
     rig.drain(&mut p).await;
 }
 
@@ -114,28 +83,15 @@ async fn a_list_has_one_copy_of_an_object_after_a_renewal() {
 /// fenced instead of lapsed. A marker that its pop still moved was never found.
 #[tokio::test]
 async fn a_name_is_forgotten_a_day_after_its_last_renewal() {
-    let mut rig = Rig::start().await;
-    let p = rig.process("p", 1).await;
-    let workers = rig.keys.event_workers();
-    let long_ago = format!("1 {} 1000", p.token);
-    rig.redis::<i64>("HSET", &[workers.as_bytes(), b"p", long_ago.as_bytes()])
-        .await;
-    wire::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1)
-        .await
-        .expect("renew");
+    let (mut rig, p) = Rig::with_process(1).await;
+    let long_ago = format!("HSET event.workers p '1 {} 1000'", p.token);
+    rig.add(&long_ago).await;
+    rig.renew(&p).await;
     rig.expire("p").await;
-    sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, DAY)
-        .await
-        .expect("adopt");
-    let renewed = wire::renew(&mut rig.conn, &rig.keys, "p", &p.token, LEASE, 1)
-        .await
-        .expect("renew");
-    assert_eq!(renewed, Renewed::Lapsed);
-    rig.redis::<i64>("HSET", &[workers.as_bytes(), b"p", long_ago.as_bytes()])
-        .await;
-    sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, DAY)
-        .await
-        .expect("adopt");
+    rig.adopt().await;
+    assert_eq!(rig.renew(&p).await, Renewed::Lapsed);
+    rig.add(&long_ago).await;
+    rig.adopt().await;
     assert!(rig.sound().await.registry.is_empty());
 }
 
@@ -144,23 +100,16 @@ async fn a_name_is_forgotten_a_day_after_its_last_renewal() {
 /// bring the objects back.
 #[tokio::test]
 async fn a_name_that_has_something_is_never_forgotten() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 2).await;
+    let (mut rig, mut p) = Rig::with_process(2).await;
     rig.emit(b"a", 1, 0).await;
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.advance(&mut p, WIDE).await;
     rig.expire("p").await;
     let wrong = rig.keys.worker_object("p.1");
-    rig.redis::<()>("SET", &[wrong.as_bytes(), b"?"]).await;
-    let workers = rig.keys.event_workers();
-    rig.redis::<i64>("HSET", &[workers.as_bytes(), b"p", b"2 token-of-p 1000"])
-        .await;
-    sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, DAY)
-        .await
-        .expect("adopt");
-    rig.redis::<i64>("DEL", &[wrong.as_bytes()]).await;
-    let adopted = sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, DAY)
-        .await
-        .expect("adopt");
+    rig.set(&wrong, b"?").await;
+    rig.add("HSET event.workers p '2 token-of-p 1000'").await;
+    rig.adopt().await;
+    rig.del(&wrong).await;
+    let adopted = rig.adopt().await;
     assert_eq!((adopted.held, adopted.names), (1, vec!["p".to_owned()]));
 }
 
@@ -169,54 +118,32 @@ async fn a_name_that_has_something_is_never_forgotten() {
 /// stopped, and every other process after it.
 #[tokio::test]
 async fn what_is_no_id_is_not_taken_for_one() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 2).await;
+    let (mut rig, mut p) = Rig::with_process(2).await;
     let counter = rig.keys.next_event_id();
-    for bad in [
-        "nan",
-        "inf",
-        "1e5",
-        "0x10",
-        " 7",
-        "-1",
-        "1.5",
-        "",
-        "9007199254740992",
-    ] {
-        rig.redis::<()>("SET", &[counter.as_bytes(), bad.as_bytes()])
-            .await;
+    let numbers = ["nan", "inf", "1e5", "0x10", " 7", "-1", "1.5", ""];
+    for bad in [&numbers[..], &["9007199254740992"]].concat() {
+        rig.set(&counter, bad).await;
         let call = p.call(&rig.keys, WIDE, &[0]);
-        let refused = wire::advance(&mut rig.conn, &call).await;
-        assert!(
-            matches!(&refused, Err(wire::ScriptError::Counter(text)) if text == bad),
-            "{bad:?}: {refused:?}"
-        );
-        let refused = wire::connect(&mut rig.conn, &rig.keys, "", wire::Connect::default()).await;
-        assert!(
-            matches!(&refused, Err(wire::ScriptError::Counter(text)) if text == bad),
-            "{bad:?}: {refused:?}"
-        );
+        let advance = wire::advance(&mut rig.conn, &call).await;
+        let connect = wire::connect(&mut rig.conn, &rig.keys, "", wire::Connect::default()).await;
+        for refused in [advance.err(), connect.err()] {
+            assert!(
+                matches!(&refused, Some(wire::ScriptError::Counter(text)) if text == bad),
+                "{bad:?}: {refused:?}"
+            );
+        }
     }
-    rig.redis::<i64>("DEL", &[counter.as_bytes()]).await;
+    rig.del(&counter).await;
     let last = rig.key(b"a", ":last.event.id");
     for bad in ["nan", "1e5", "0x10", " 7", "-1", "1.5", ""] {
-        rig.redis::<()>("SET", &[&last, bad.as_bytes()]).await;
-        rig.redis::<i64>("LPUSH", &[&rig.key(b"a", ":events"), b"0"])
+        rig.set(&last, bad).await;
+        rig.add("LPUSH a:events 0; LPUSH objects.with.events a")
             .await;
-        rig.redis::<i64>("LPUSH", &[rig.keys.objects_with_events().as_bytes(), b"a"])
-            .await;
-        let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+        let given = rig.advance(&mut p, WIDE).await;
         assert_eq!(given.quarantined.len(), 1, "{bad:?}: {given:?}");
         assert_eq!(given.slots, [] as [usize; 0]);
-        rig.redis::<i64>(
-            "DEL",
-            &[
-                rig.keys.objects_held().as_bytes(),
-                &rig.key(b"a", ":event.worker"),
-                &rig.key(b"a", ":events.held.id"),
-            ],
-        )
-        .await;
+        rig.add("DEL objects.held a:event.worker a:events.held.id")
+            .await;
     }
 }
 
@@ -225,58 +152,34 @@ async fn what_is_no_id_is_not_taken_for_one() {
 /// overwrote it.
 #[tokio::test]
 async fn a_held_batch_without_numbers_is_not_passed_over() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 2).await;
+    let (mut rig, mut p) = Rig::with_process(2).await;
     rig.emit(b"a", 1, 0).await;
     rig.emit(b"b", 1, 0).await;
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.advance(&mut p, WIDE).await;
     for slot in 0..2 {
-        let tag = p.hand(slot).tag;
-        p.tell(
-            slot,
-            0,
-            BatchResult::Hold {
-                rest: tag,
-                delay: Some(Duration::ZERO),
-                reason: "retry: no".into(),
-            },
-        );
+        p.hold(slot, Some(Duration::ZERO));
     }
-    p.advance(&mut rig.conn, &rig.keys, wire::Bounds { claims: 0, ..WIDE })
-        .await;
+    rig.advance(&mut p, Bounds { claims: 0, ..WIDE }).await;
     let id_of_a = rig.sound().await.object(b"a").held_id.expect("numbers");
-    let (numbers, queue) = (rig.key(b"a", ":events.held.id"), rig.key(b"a", ":events"));
-    rig.redis::<i64>("DEL", &[&numbers]).await;
-    rig.redis::<i64>("HSET", &[&numbers, b"wrong", b"type"])
+    rig.add("DEL a:events.held.id; HSET a:events.held.id wrong type; LPUSH a:events 9")
         .await;
-    rig.redis::<i64>("LPUSH", &[&queue, b"9"]).await;
-    let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    let given = rig.advance(&mut p, WIDE).await;
     assert_eq!(
         (given.slots.len(), given.quarantined.len()),
         (1, 1),
         "{given:?}"
     );
-    assert!(
-        given.quarantined[0]
-            .1
-            .contains("a:events.held.id is a hash"),
-        "{given:?}"
-    );
+    let why = &given.quarantined[0].1;
+    assert!(why.contains("a:events.held.id is a hash"), "{given:?}");
     let state = rig.look().await;
-    assert_eq!(
-        (
-            state.object(b"a").held.len(),
-            state.due[&Name::from_static(b"a")]
-        ),
-        (1, f64::INFINITY)
-    );
+    let due = state.due[&Name::from_static(b"a")];
+    assert_eq!((state.object(b"a").held.len(), due), (1, f64::INFINITY));
     // After an operator has repaired the numbers and released the object, the held batch comes
     // first.
-    rig.redis::<()>("SET", &[&numbers, id_of_a.as_bytes()])
-        .await;
+    rig.set(rig.key(b"a", ":events.held.id"), id_of_a).await;
     rig.release(b"a").await;
     p.tell_done();
-    let given = p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    let given = rig.advance(&mut p, WIDE).await;
     assert_eq!(p.hand(given.slots[0]).events, [&b"0"[..]]);
 }
 
@@ -285,46 +188,24 @@ async fn a_held_batch_without_numbers_is_not_passed_over() {
 /// about the earlier hand-out would have counted.
 #[tokio::test]
 async fn a_dead_letter_that_cannot_be_written_keeps_its_numbers() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1).await;
+    let (mut rig, mut p) = Rig::with_process(1).await;
     rig.emit(b"a", 2, 0).await;
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.advance(&mut p, WIDE).await;
     for _ in 0..2 {
-        let tag = p.hand(0).tag;
-        p.tell(
-            0,
-            0,
-            BatchResult::Hold {
-                rest: tag,
-                delay: Some(Duration::ZERO),
-                reason: "retry: no".into(),
-            },
-        );
-        p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+        p.hold(0, Some(Duration::ZERO));
+        rig.advance(&mut p, WIDE).await;
     }
     let dead = rig.keys.events_dead();
-    rig.redis::<()>("SET", &[dead.as_bytes(), b"wrong"]).await;
+    rig.set(&dead, b"wrong").await;
     let tag = p.hand(0).tag;
     assert_eq!(tag.handouts, 2);
-    p.tell(
-        0,
-        0,
-        BatchResult::Reject {
-            next: Some(rest(tag, 1)),
-            id: tag.first,
-            error: "bad".to_owned(),
-            attempts: 0,
-        },
-    );
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
-    rig.redis::<i64>("DEL", &[dead.as_bytes()]).await;
+    p.reject(0);
+    rig.advance(&mut p, WIDE).await;
+    rig.del(&dead).await;
     let state = rig.sound().await;
     let held_id = state.object(b"a").held_id.expect("held");
-    assert_eq!(
-        held_tag(&held_id).expect("numbers").handouts,
-        2,
-        "{held_id}"
-    );
+    let handouts = held_tag(&held_id).expect("numbers").handouts;
+    assert_eq!(handouts, 2, "{held_id}");
     assert!(held_id.contains("quarantine: events.dead"), "{held_id}");
     rig.release(b"a").await;
     rig.drain(&mut p).await;
@@ -335,10 +216,9 @@ async fn a_dead_letter_that_cannot_be_written_keeps_its_numbers() {
 /// time.
 #[tokio::test]
 async fn an_attach_repeated_after_its_own_lease_lapsed_counts_no_crash() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 1).await;
+    let (mut rig, mut p) = Rig::with_process(1).await;
     rig.emit(b"a", 1, 0).await;
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
+    rig.advance(&mut p, WIDE).await;
     p.before = std::mem::replace(&mut p.token, "token-second".to_owned());
     p.forget();
     for _ in 0..2 {
@@ -355,16 +235,12 @@ async fn an_attach_repeated_after_its_own_lease_lapsed_counts_no_crash() {
 /// the name got a batch without events, and stopped.
 #[tokio::test]
 async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
-    let mut rig = Rig::start().await;
-    let mut p = rig.process("p", 2).await;
+    let (mut rig, mut p) = Rig::with_process(2).await;
     rig.emit(b"a", 1, 0).await;
     rig.emit(b"b", 2, 0).await;
-    p.advance(&mut rig.conn, &rig.keys, WIDE).await;
-    let (a, b) = if p.hand(0).object == "a" {
-        (0, 1)
-    } else {
-        (1, 0)
-    };
+    rig.advance(&mut p, WIDE).await;
+    let b = usize::from(p.hand(0).object == "a");
+    let a = 1 - b;
     rig.world.receive(p.hand(a), 1).expect("sound");
     let tag = p.hand(b).tag;
     p.tell(a, 1, BatchResult::Done);
@@ -372,19 +248,16 @@ async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
     let wrong = rig.keys.worker_event(&p.w(b));
     let aside = [wrong.as_bytes(), b".aside"].concat();
     rig.redis::<()>("RENAME", &[wrong.as_bytes(), &aside]).await;
-    rig.redis::<()>("SET", &[wrong.as_bytes(), b"wrong"]).await;
+    rig.set(&wrong, b"wrong").await;
     let call = p.call(&rig.keys, WIDE, &[a, b]);
-    let failed = wire::advance(&mut rig.conn, &call)
-        .await
-        .expect_err("a wrong type");
+    let failed = wire::advance(&mut rig.conn, &call).await;
+    let failed = failed.expect_err("a wrong type");
     // The script once returned this error as `ERR WRONGTYPE …`. A worker process treated this as a
     // failure that passes, and repeated the call for ever.
     assert!(failed.is_wrong_type(), "{failed}");
     rig.redis::<()>("RENAME", &[&aside, wrong.as_bytes()]).await;
     rig.expire("p").await;
-    let adopted = sweep(&mut rig.conn, &rig.keys, "q", CRASHES_MAX, DAY)
-        .await
-        .expect("adopt");
+    let adopted = rig.adopt().await;
     assert_eq!(adopted.held, 2);
     let mut q = rig.process("q", 2).await;
     rig.drain(&mut q).await;
@@ -394,16 +267,14 @@ async fn a_call_that_fails_half_way_leaves_no_tag_without_a_batch() {
 /// for an operator, and the reason named the object's queue.
 #[tokio::test]
 async fn a_wrong_type_of_a_batch_is_not_blamed_on_the_object() {
-    let mut rig = Rig::start().await;
-    let p = rig.process("p", 1).await;
+    let (mut rig, p) = Rig::with_process(1).await;
     rig.emit(b"a", 1, 0).await;
     let wrong = rig.keys.worker_event("p.0");
-    rig.redis::<()>("SET", &[wrong.as_bytes(), b"wrong"]).await;
+    rig.set(&wrong, b"wrong").await;
     let call = p.call(&rig.keys, WIDE, &[0]);
-    let failed = wire::advance(&mut rig.conn, &call)
-        .await
-        .expect_err("a wrong type");
+    let failed = wire::advance(&mut rig.conn, &call).await;
+    let failed = failed.expect_err("a wrong type");
     assert!(failed.is_wrong_type(), "{failed}");
-    rig.redis::<i64>("DEL", &[wrong.as_bytes()]).await;
+    rig.del(&wrong).await;
     assert!(rig.sound().await.due.is_empty());
 }

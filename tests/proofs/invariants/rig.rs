@@ -5,12 +5,16 @@ use bytes::Bytes;
 use redis::FromRedisValue;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
+use seriatim::wire::{self, Adopted, Bounds, Renewed};
 
 use super::check::check;
-use super::puppet::{Puppet, Slot};
+use super::puppet::{CRASHES_MAX, Given, LEASE, Puppet, Slot, WIDE};
+use super::run::DAY;
 use super::state::{Name, State};
 use super::world::{World, payload};
 use crate::support::Redis;
+use crate::support::console::Console;
+use crate::support::sweep::sweep;
 
 pub struct Rig {
     _redis: Redis,
@@ -42,16 +46,17 @@ impl Rig {
         }
     }
 
+    /// Returns a rig and its process `p`.
+    pub async fn with_process(slots: usize) -> (Self, Puppet) {
+        let mut rig = Self::start().await;
+        let p = rig.process("p", slots).await;
+        (rig, p)
+    }
+
     /// Starts a process that is attached to this name. Its token follows from the name.
     pub async fn process(&mut self, name: &str, slots: usize) -> Puppet {
-        Puppet::start(
-            &mut self.conn,
-            &self.keys,
-            name,
-            &format!("token-of-{name}"),
-            slots,
-        )
-        .await
+        let token = format!("token-of-{name}");
+        Puppet::start(&mut self.conn, &self.keys, name, &token, slots).await
     }
 
     /// Pushes `count` events of `len` bytes with one marker, as a producer does.
@@ -84,6 +89,46 @@ impl Rig {
         cmd.query_async(&mut self.conn)
             .await
             .unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    /// Runs commands, as [`Console::add`] does.
+    pub async fn add(&self, commands: &str) {
+        let console = Console::new(self.conn.clone(), self.keys.clone());
+        console.add(commands).await;
+    }
+
+    /// Sets a string.
+    pub async fn set(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.redis("SET", &[key.as_ref(), value.as_ref()]).await
+    }
+
+    pub async fn del(&mut self, key: impl AsRef<[u8]>) {
+        self.redis("DEL", &[key.as_ref()]).await
+    }
+
+    /// Adds markers: with `LPUSH` as the newest ones, with `RPUSH` as the oldest ones.
+    pub async fn mark(&mut self, push: &str, names: &[&[u8]]) {
+        let markers = self.keys.objects_with_events();
+        self.redis(push, &[&[markers.as_bytes()], names].concat())
+            .await
+    }
+
+    /// Calls *advance* for all slots of a process.
+    pub async fn advance(&mut self, puppet: &mut Puppet, bounds: Bounds) -> Given {
+        puppet.advance(&mut self.conn, &self.keys, bounds).await
+    }
+
+    /// Renews the lease of a process.
+    pub async fn renew(&mut self, puppet: &Puppet) -> Renewed {
+        let (name, token, slots) = (&puppet.name, &puppet.token, puppet.slots.len());
+        let renewed = wire::renew(&mut self.conn, &self.keys, name, token, LEASE, slots).await;
+        renewed.expect("renew")
+    }
+
+    /// Sweeps as the process `q`.
+    pub async fn adopt(&mut self) -> Adopted {
+        let adopted = sweep(&mut self.conn, &self.keys, "q", CRASHES_MAX, DAY).await;
+        adopted.expect("adopt")
     }
 
     /// Returns the key of an object. The name may be any bytes.
@@ -129,8 +174,7 @@ impl Rig {
 
     /// Ends the lease of a name.
     pub async fn expire(&mut self, name: &str) {
-        let lease = self.keys.worker_lease(name);
-        self.redis::<i64>("DEL", &[lease.as_bytes()]).await;
+        self.del(self.keys.worker_lease(name)).await;
     }
 
     /// Makes a held object due at once.
@@ -144,9 +188,7 @@ impl Rig {
     pub async fn drain(&mut self, puppet: &mut Puppet) {
         for _ in 0..2000 {
             self.deliver(puppet);
-            let given = puppet
-                .advance(&mut self.conn, &self.keys, super::puppet::WIDE)
-                .await;
+            let given = self.advance(puppet, WIDE).await;
             self.sound().await;
             if given.slots.is_empty() && !given.more {
                 assert!(
