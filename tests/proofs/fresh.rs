@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
@@ -16,6 +15,7 @@ use seriatim::wire::{
 };
 
 use crate::invariants::Rng;
+use crate::seeds;
 use crate::support::Redis;
 
 const CASES: u64 = 400;
@@ -360,14 +360,7 @@ async fn keyspace(conn: &mut MultiplexedConnection) -> BTreeMap<String, String> 
 async fn a_call_does_the_same_in_a_new_library() {
     let redis = Redis::own(&[]);
     let (mut conn, keys) = (redis.connect().await, Keys::new());
-    let given: Option<u64> = std::env::var("SERIATIM_SEED")
-        .ok()
-        .map(|seed| seed.parse().expect("a seed is a number"));
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("a clock after 1970")
-        .as_nanos() as u64;
-    let first = given.unwrap_or(now);
+    let first = seeds::number("SERIATIM_SEED").unwrap_or_else(seeds::fresh);
     let cases: Vec<_> = (first..first + CASES)
         .map(|seed| (seed, Case::of(&keys, &mut Rng(seed))))
         .collect();

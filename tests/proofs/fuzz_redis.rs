@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd};
@@ -16,6 +16,7 @@ use seriatim::sink::{Batch, Context, Delivered, Sink};
 use seriatim::worker::{Shutdown, Stopped, Worker, WorkerError};
 use tokio::task::JoinHandle;
 
+use crate::seeds;
 use crate::support::{Redis, until};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -45,6 +46,12 @@ impl Sink for Record {
 }
 
 impl Record {
+    /// Returns the number of all delivered events.
+    fn count(&self) -> usize {
+        let seen = self.0.lock().expect("no panic");
+        seen.values().map(Vec::len).sum()
+    }
+
     fn of(&self, object: &str) -> Vec<Vec<u8>> {
         let seen = self.0.lock().expect("no panic");
         let events = seen.get(object).map_or(&[][..], |events| events);
@@ -105,12 +112,8 @@ fn key(keys: &Keys, object: &[u8], suffix: &str) -> Vec<u8> {
 
 async fn push(conn: &mut MultiplexedConnection, keys: &Keys, object: &[u8], event: &[u8]) {
     run(conn, "LPUSH", &[&key(keys, object, ":events"), event]).await;
-    run(
-        conn,
-        "LPUSH",
-        &[keys.objects_with_events().as_bytes(), object],
-    )
-    .await;
+    let markers = keys.objects_with_events();
+    run(conn, "LPUSH", &[markers.as_bytes(), object]).await;
 }
 
 /// Returns the object and the event of each dead letter, oldest first.
@@ -133,12 +136,7 @@ struct Rng(u64);
 
 impl Rng {
     fn new() -> Self {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .expect("a clock after 1970")
-            .as_nanos() as u64;
-        let seed = std::env::var("SERIATIM_SEED")
-            .map_or(now, |seed| seed.parse().expect("SERIATIM_SEED is a number"));
+        let seed = seeds::number("SERIATIM_SEED").unwrap_or_else(seeds::fresh);
         println!("SERIATIM_SEED={seed}");
         Self(seed)
     }
@@ -219,46 +217,28 @@ async fn every_name_gets_its_events() {
                 .query_async(&mut redis.connect().await)
                 .await
                 .expect("ZCOUNT");
-            let delivered = sink
-                .0
-                .lock()
-                .expect("no panic")
-                .values()
-                .map(Vec::len)
-                .sum::<usize>();
-            (held == odd.len() && delivered == 3 * sound.len()).then_some(())
+            (held == odd.len() && sink.count() == 3 * sound.len()).then_some(())
         })
         .await;
         worker.stop().await;
         for name in &sound {
             let text = std::str::from_utf8(name).expect("UTF-8");
             assert_eq!(sink.of(text), [b"0", b"1", b"2"], "{text:?}");
-            assert_eq!(
-                run(
-                    &mut conn,
-                    "EXISTS",
-                    &[
-                        &key(&keys, name, ":events"),
-                        &key(&keys, name, ":event.worker")
-                    ]
-                )
-                .await,
-                Value::Int(0)
-            );
+            let left = [":events", ":event.worker"].map(|suffix| key(&keys, name, suffix));
+            let left = run(&mut conn, "EXISTS", &[&left[0], &left[1]]).await;
+            assert_eq!(left, Value::Int(0));
         }
         // The library emits no event for these names, so the worker gives their events to no sink.
         // All of them are held or queued.
         for name in &odd {
-            let Value::Int(held) =
-                run(&mut conn, "LLEN", &[&key(&keys, name, ":events.held")]).await
-            else {
-                panic!("a list")
-            };
-            let Value::Int(queued) = run(&mut conn, "LLEN", &[&key(&keys, name, ":events")]).await
-            else {
-                panic!("a list")
-            };
-            assert_eq!(held + queued, 3, "{name:?}");
+            let mut lengths = 0;
+            for suffix in [":events.held", ":events"] {
+                match run(&mut conn, "LLEN", &[&key(&keys, name, suffix)]).await {
+                    Value::Int(length) => lengths += length,
+                    _ => panic!("a list"),
+                }
+            }
+            assert_eq!(lengths, 3, "{name:?}");
         }
         assert_eq!(
             run(&mut conn, "LLEN", &[&key(&keys, b"", ":events")]).await,
@@ -307,14 +287,7 @@ async fn every_payload_is_delivered_or_dead_as_it_was_pushed() {
     let dead = until("every event is done with", PATIENCE, async || {
         assert!(!worker.task.is_finished(), "the worker ended");
         let dead = dead(&mut redis.connect().await, &keys).await;
-        let delivered = sink
-            .0
-            .lock()
-            .expect("no panic")
-            .values()
-            .map(Vec::len)
-            .sum::<usize>();
-        (dead.len() + delivered == all).then_some(dead)
+        (dead.len() + sink.count() == all).then_some(dead)
     })
     .await;
     worker.stop().await;
@@ -336,15 +309,11 @@ async fn every_payload_is_delivered_or_dead_as_it_was_pushed() {
                 next_dead.next()
             };
             assert_eq!(found, Some(payload), "{object}");
-            assert!(
-                is_json || !json.contains(payload),
-                "{:?} is JSON",
-                payload.escape_ascii().to_string()
-            );
+            let text = payload.escape_ascii().to_string();
+            assert!(is_json || !json.contains(payload), "{text:?} is JSON");
             assert!(
                 !is_json || !not_json.contains(payload),
-                "{:?} is no JSON",
-                payload.escape_ascii().to_string()
+                "{text:?} is no JSON"
             );
         }
         assert!(
@@ -411,21 +380,12 @@ async fn a_wrong_type_under_an_object_stops_no_other_object() {
             let victim = format!("{kind}:{wrong}");
             // Sets the wrong key before the event is pushed, because overwriting a queue would lose
             // its events.
-            plant(&mut conn, wrong, &key(&keys, victim.as_bytes(), suffix)).await;
-            push(&mut conn, &keys, victim.as_bytes(), b"1").await;
-            push(
-                &mut conn,
-                &keys,
-                format!("beside {victim}").as_bytes(),
-                b"1",
-            )
-            .await;
-            planted.push((
-                victim,
-                *kind,
-                key(&keys, format!("{kind}:{wrong}").as_bytes(), suffix),
-                *wrong,
-            ));
+            let wrong_key = key(&keys, victim.as_bytes(), suffix);
+            plant(&mut conn, wrong, &wrong_key).await;
+            for object in [&victim, &format!("beside {victim}")] {
+                push(&mut conn, &keys, object.as_bytes(), b"1").await;
+            }
+            planted.push((victim, *kind, wrong_key, *wrong));
         }
     }
     let sink = Record::default();
@@ -447,17 +407,9 @@ async fn a_wrong_type_under_an_object_stops_no_other_object() {
         if found == *wrong {
             run(&mut conn, "DEL", &[key]).await;
         }
-        run(
-            &mut conn,
-            "ZADD",
-            &[
-                keys.objects_held().as_bytes(),
-                b"XX",
-                b"0",
-                victim.as_bytes(),
-            ],
-        )
-        .await;
+        let held = keys.objects_held();
+        let release = [held.as_bytes(), b"XX", b"0", victim.as_bytes()];
+        run(&mut conn, "ZADD", &release).await;
         let event: &[u8] = if *kind == "events" { b"1" } else { b"2" };
         push(&mut conn, &keys, victim.as_bytes(), event).await;
     }
@@ -482,13 +434,8 @@ async fn a_wrong_type_of_a_shared_or_a_workers_key_loses_nothing() {
         .iter()
         .map(|(kind, name)| (*kind, (*name).to_owned()));
     let workers = WORKER_KINDS.iter().map(|(kind, suffix)| {
-        (
-            *kind,
-            format!(
-                "event.worker:{}{suffix}",
-                if is_of_process(kind) { "w" } else { "w.0" }
-            ),
-        )
+        let name = if is_of_process(kind) { "w" } else { "w.0" };
+        (*kind, format!("event.worker:{name}{suffix}"))
     });
     for (at, (kind, name)) in shared.chain(workers).enumerate() {
         let wrong = TYPES[(at + 1) % TYPES.len()];
@@ -528,12 +475,8 @@ async fn a_wrong_type_of_a_shared_or_a_workers_key_loses_nothing() {
         )
         .await;
         let worker = if worker.task.is_finished() {
-            let error = worker
-                .task
-                .await
-                .expect("no panic")
-                .expect_err("nobody stopped it")
-                .to_string();
+            let ended = worker.task.await.expect("no panic");
+            let error = ended.expect_err("nobody stopped it").to_string();
             assert!(
                 error.contains(&key) && !error.contains('\n'),
                 "{kind} as a {wrong}: {error}"

@@ -12,3 +12,4 @@ mod fuzz_redis;
 mod invariants;
 mod jobs;
 mod machine;
+mod seeds;

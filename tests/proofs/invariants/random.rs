@@ -2,12 +2,11 @@
 //! `SERIATIM_SEED=… cargo test --test proofs invariants::random` repeats one schedule.
 //! `SERIATIM_CASES=…` sets the number of schedules, by default 256.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 
 use super::run::{Kind, Rng, Run};
+use crate::seeds::{self, number};
 use crate::support::Redis;
 
 const CASES: u64 = 256;
@@ -77,23 +76,12 @@ async fn shrink(
     failure
 }
 
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")),
-    )
-}
-
 #[tokio::test]
 async fn random_schedules_keep_the_invariants() {
     // The test empties its Redis before every schedule, so it needs a server of its own.
     let redis = Redis::own(&[]);
     let (conn, keys) = (redis.connect().await, redis.keys());
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("a clock after 1970")
-        .as_nanos() as u64;
+    let now = seeds::fresh();
     let seeds: Vec<u64> = match number("SERIATIM_SEED") {
         Some(seed) => vec![seed],
         None => (0..number("SERIATIM_CASES").unwrap_or(CASES))

@@ -22,14 +22,15 @@ mod world;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use proptest_state_machine::ReferenceStateMachine;
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
+use tokio::runtime::Runtime;
 
+use crate::seeds::{self, number};
 use crate::support::Redis;
 use choose::Machine;
 use reference::{Broken, Reply};
@@ -177,30 +178,42 @@ async fn schedule(
     Ok(())
 }
 
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable} is a number, not {text:?}")),
-    )
+fn runtime() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
+}
+
+/// Returns the runner of one schedule, with limits for the search of a shorter one, in ms.
+fn runner(seed: u64, max_shrink_iters: u32, max_shrink_time: u32) -> TestRunner {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let config = Config {
+        cases: 1,
+        failure_persistence: None,
+        max_shrink_iters,
+        max_shrink_time,
+        ..Config::default()
+    };
+    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
+}
+
+/// Returns the keys of a schedule. Every second seed runs without a namespace.
+fn keys_of(redis: &Redis, seed: u64) -> Keys {
+    match seed % 2 {
+        0 => redis.keys().clone(),
+        _ => Keys::new(),
+    }
 }
 
 #[test]
 fn the_scripts_do_what_the_reference_does() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime();
     // The test compares all keys of its Redis, so it needs a server of its own.
     let redis = Redis::own(&[]);
     let conn = runtime.block_on(redis.connect());
     let figures = RefCell::new(Figures::new());
     let seed_given = number("SERIATIM_SEED");
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("a clock after 1970")
-        .as_nanos() as u64;
-    let (mut seed, mut steps_made) = (seed_given.unwrap_or(now), 0);
+    let (mut seed, mut steps_made) = (seed_given.unwrap_or_else(seeds::fresh), 0);
     let steps_wanted = if seed_given.is_some() {
         1
     } else {
@@ -216,23 +229,8 @@ fn the_scripts_do_what_the_reference_does() {
     while steps_made < steps_wanted
         || steps_wanted >= STEPS && steps_made < 4 * steps_wanted && !missing().is_empty()
     {
-        let mut bytes = [0; 32];
-        bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        let config = Config {
-            cases: 1,
-            failure_persistence: None,
-            max_shrink_iters: 20_000,
-            max_shrink_time: 60_000,
-            ..Config::default()
-        };
-        let mut runner =
-            TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
-        // Every second seed runs without a namespace.
-        let keys = if seed % 2 == 0 {
-            redis.keys().clone()
-        } else {
-            Keys::new()
-        };
+        let mut runner = runner(seed, 20_000, 60_000);
+        let keys = keys_of(&redis, seed);
         let made = runner.run(
             &Machine::sequential_strategy(STEPS_OF_A_SCHEDULE),
             |(_, steps, seen)| {
@@ -286,52 +284,26 @@ const NEVER_THERE: [&str; 7] = [
 /// operator repairs (`repaired`). A kind of key that no schedule writes fails the test.
 #[test]
 fn a_key_that_disappears_gives_no_event_another_name_or_id() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime();
     let redis = Redis::own(&[]);
     let conn = runtime.block_on(redis.connect());
     let seed_given = number("SERIATIM_SEED");
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("a clock after 1970")
-        .as_nanos() as u64;
     let schedules = if seed_given.is_some() {
         1
     } else {
         number("SERIATIM_MACHINE_STEPS").unwrap_or(STEPS) / 50
     };
-    let first = seed_given.unwrap_or(now);
+    let first = seed_given.unwrap_or_else(seeds::fresh);
     println!("seeds from {first}");
     let (lost, there) = (RefCell::new(Figures::new()), RefCell::new(Figures::new()));
     for seed in first..first + schedules {
-        let mut bytes = [0; 32];
-        bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        let config = Config {
-            cases: 1,
-            failure_persistence: None,
-            max_shrink_iters: 2_000,
-            max_shrink_time: 5_000,
-            ..Config::default()
-        };
-        let mut runner =
-            TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+        let mut runner = runner(seed, 2_000, 5_000);
         // Two seeds in turn lose the same kind of key, with and without a namespace.
-        let keys = if seed % 2 == 0 {
-            redis.keys().clone()
-        } else {
-            Keys::new()
-        };
+        let keys = keys_of(&redis, seed);
         let kind = (seed / 2) as usize % vanish::kinds().count();
-        let run = (
-            Machine::sequential_strategy(STEPS_OF_A_SCHEDULE),
-            any::<u32>(),
-            any::<bool>(),
-            any::<bool>(),
-        );
+        let steps = Machine::sequential_strategy(STEPS_OF_A_SCHEDULE);
         let made = runner.run(
-            &run,
+            &(steps, any::<u32>(), any::<bool>(), any::<bool>()),
             |((_, steps, seen), which, restart, is_repaired_first)| {
                 if let Some(seen) = seen {
                     seen.store(steps.len(), Ordering::SeqCst);
