@@ -2,7 +2,7 @@
 //! the same steps in both.
 
 use super::advance::{Choice, Delay};
-use super::reference::{Broken, Reply};
+use super::reference::{Advanced, Broken, Reply};
 use super::schedules::Mode;
 use super::server::Server;
 use super::world::{AttachStep, Bounds, Part, Step, Token, World};
@@ -38,7 +38,25 @@ const fn attach(slots: usize) -> Step {
 }
 
 fn advance(choice: Choice) -> Step {
-    Step::Advance(0, Token::Mine, WIDE, [choice, Choice::Skip, Choice::Skip])
+    within(WIDE, [choice, Choice::Skip, Choice::Skip])
+}
+
+/// Makes a call of the first process within these limits.
+fn within(bounds: Bounds, choices: [Choice; 3]) -> Step {
+    Step::Advance(0, Token::Mine, bounds, choices)
+}
+
+/// Makes a call for one slot that claims nothing.
+fn without_claims(choice: Choice) -> Step {
+    let bounds = Bounds { claims: 0, ..WIDE };
+    within(bounds, [choice, Choice::Skip, Choice::Skip])
+}
+
+fn advanced(reply: Reply) -> Advanced {
+    match reply {
+        Reply::Advanced(advanced) => advanced,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Makes the steps in Redis and in the reference, and compares both. Returns the last reply.
@@ -71,9 +89,7 @@ async fn a_name_with_a_nul_is_told_in_full() {
             advance(Choice::Free),
         ])
         .await;
-        let Reply::Advanced(advanced) = last else {
-            panic!("{last:?}")
-        };
+        let advanced = advanced(last);
         assert_eq!(advanced.quarantined.len(), 1, "{advanced:?}");
         assert!(
             advanced.quarantined[0].0.ends_with(r"\u{0}"),
@@ -113,12 +129,7 @@ async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
         advance(Choice::Free),
         Step::Marker(None),
         Step::Pop(0, 0),
-        Step::Advance(
-            0,
-            Token::Mine,
-            WIDE,
-            [Choice::Look, Choice::Free, Choice::Skip],
-        ),
+        within(WIDE, [Choice::Look, Choice::Free, Choice::Skip]),
     ])
     .await;
     assert!(
@@ -132,7 +143,6 @@ async fn an_empty_marker_popped_for_a_busy_slot_fails_no_call() {
 /// before the batch. The next hold overwrote the batch.
 #[tokio::test]
 async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
-    let hold = |delay| advance(Choice::Hold(0, delay, true));
     let held = [
         ATTACH,
         Step::Emit(vec![(0, vec![1])]),
@@ -147,28 +157,12 @@ async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
     // The claim finds the object as a due held object, or through a marker.
     for delay in [Delay::Zero, Delay::Far] {
         let mut steps = held.to_vec();
-        steps.push(match hold(delay) {
-            Step::Advance(name, token, bounds, choices) => Step::Advance(
-                name,
-                token,
-                Bounds {
-                    claims: 0,
-                    ..bounds
-                },
-                choices,
-            ),
-            other => other,
-        });
+        steps.push(without_claims(Choice::Hold(0, delay, true)));
         steps.extend(claim.iter().chain(&release).cloned());
-        let Reply::Advanced(advanced) = walk(&steps).await else {
-            panic!("advance")
-        };
-        let given: Vec<_> = advanced
-            .batches
-            .iter()
-            .map(|batch| (batch.tag.as_str(), batch.events.len()))
-            .collect();
-        assert_eq!(given, [("1 1 1", 1)], "{delay:?}");
+        let advanced = advanced(walk(&steps).await);
+        let batches = advanced.batches.iter();
+        let given = batches.map(|batch| (batch.tag.as_str(), batch.events.len()));
+        assert_eq!(given.collect::<Vec<_>>(), [("1 1 1", 1)], "{delay:?}");
     }
 }
 
@@ -177,18 +171,6 @@ async fn a_held_object_whose_owner_cannot_be_told_keeps_its_batch() {
 /// ones, and handed out its batch all the same.
 #[tokio::test]
 async fn what_a_call_quarantines_it_does_not_hand_out() {
-    let nothing = |step| match step {
-        Step::Advance(name, token, bounds, choices) => Step::Advance(
-            name,
-            token,
-            Bounds {
-                claims: 0,
-                ..bounds
-            },
-            choices,
-        ),
-        other => other,
-    };
     let (a, b) = (0, 1);
     let last = walk(&[
         TWO_SLOTS,
@@ -197,22 +179,15 @@ async fn what_a_call_quarantines_it_does_not_hand_out() {
         advance(Choice::Free),
         Step::Emit(vec![(b, vec![1])]),
         advance(Choice::Free),
-        nothing(advance(Choice::Hold(0, Delay::Zero, true))),
+        without_claims(Choice::Hold(0, Delay::Zero, true)),
         Step::ReleaseAll,
         Step::Emit(vec![(b, vec![1])]),
         Step::Wrong(b, Part::Owner),
         // The call has two free slots, so that it reads both objects as due.
-        Step::Advance(
-            0,
-            Token::Mine,
-            WIDE,
-            [Choice::Free, Choice::Free, Choice::Skip],
-        ),
+        within(WIDE, [Choice::Free, Choice::Free, Choice::Skip]),
     ])
     .await;
-    let Reply::Advanced(advanced) = last else {
-        panic!("{last:?}")
-    };
+    let advanced = advanced(last);
     assert_eq!(
         (advanced.batches.len(), advanced.quarantined.len()),
         (0, 2),
@@ -239,9 +214,7 @@ async fn the_next_object_takes_the_oldest_place_where_a_name_is_there_twice() {
         advance(Choice::Done),
     ])
     .await;
-    let Reply::Advanced(advanced) = last else {
-        panic!("{last:?}")
-    };
+    let advanced = advanced(last);
     assert_eq!(advanced.batches.len(), 1, "{advanced:?}");
 }
 
@@ -257,12 +230,7 @@ async fn an_object_that_is_postponed_keeps_no_old_reason() {
         Step::Wrong(1, Part::HeldId),
         Step::Schedule(1, 0, true, 1, 1, Mode::Replace),
         Step::Promote(256, 1 << 20),
-        Step::Advance(
-            0,
-            Token::Mine,
-            Bounds { claims: 0, ..WIDE },
-            [Choice::Yield, Choice::Skip, Choice::Skip],
-        ),
+        without_claims(Choice::Yield),
         Step::Broken(Broken::Scheduled, Box::new(advance(Choice::Free))),
     ])
     .await;
@@ -274,9 +242,7 @@ async fn an_object_that_is_postponed_keeps_no_old_reason() {
 #[tokio::test]
 async fn an_object_that_is_grouped_is_held_whatever_its_owner_key_is() {
     let (a, b, c) = (0, 1, 3);
-    let one = |choice, other, bounds| {
-        Step::Advance(0, Token::Mine, bounds, [choice, other, Choice::Skip])
-    };
+    let one = |choice, other, bounds| within(bounds, [choice, other, Choice::Skip]);
     let claims = |claims| Bounds {
         batch: 1,
         claims,
@@ -303,9 +269,7 @@ async fn an_object_that_is_grouped_is_held_whatever_its_owner_key_is() {
         one(Choice::Skip, Choice::Free, WIDE),
     ])
     .await;
-    let Reply::Advanced(advanced) = last else {
-        panic!("{last:?}")
-    };
+    let advanced = advanced(last);
     let reasons = [(
         "b".to_owned(),
         "quarantine: b:event.worker is a hash".to_owned(),

@@ -27,6 +27,7 @@ use crate::support::sweep::sweep;
 impl Server {
     /// Calls the script. Returns the reply, and the time until the next object is due.
     pub(super) async fn call(&mut self, call: &Call) -> Result<(Reply, Option<Duration>), String> {
+        let (conn, keys) = (&mut self.conn, &self.keys);
         let reply = match call {
             Call::Advance(args) => match self.advance(args).await {
                 Ok(reply) => return Ok(reply),
@@ -44,7 +45,7 @@ impl Server {
                     crashes_max: args.crashes_max,
                     suspects: suspects(&args.room),
                 };
-                wire::attach(&mut self.conn, &self.keys, &args)
+                wire::attach(conn, keys, &args)
                     .await
                     .map(|attached| match attached {
                         Attached::Attached { kept, held, .. } => Reply::Attached { kept, held },
@@ -58,7 +59,7 @@ impl Server {
                 slots,
             } => {
                 let lease = Duration::from_millis(*lease_ms);
-                wire::renew(&mut self.conn, &self.keys, name, token, lease, *slots)
+                wire::renew(conn, keys, name, token, lease, *slots)
                     .await
                     .map(|renewed| match renewed {
                         Renewed::Renewed { strays, .. } => Reply::Renewed { strays },
@@ -66,42 +67,35 @@ impl Server {
                         Renewed::Fenced { lease } => Reply::Fenced(lease),
                     })
             }
-            Call::Adopt { own, crashes_max } => {
-                sweep(&mut self.conn, &self.keys, own, *crashes_max, DAY)
+            Call::Adopt { own, crashes_max } => sweep(conn, keys, own, *crashes_max, DAY)
+                .await
+                .map(|swept| Reply::Swept {
+                    held: swept.held,
+                    strays: swept.strays,
+                    names: swept.names,
+                }),
+            Call::Detach { name, token } => {
+                wire::detach(conn, keys, name, token)
                     .await
-                    .map(|swept| Reply::Swept {
-                        held: swept.held,
-                        strays: swept.strays,
-                        names: swept.names,
+                    .map(|detached| match detached {
+                        Detached::Detached { held, .. } => Reply::Detached { held },
+                        Detached::Lapsed => Reply::Lapsed,
+                        Detached::Fenced { lease } => Reply::Fenced(lease),
                     })
             }
-            Call::Detach { name, token } => wire::detach(&mut self.conn, &self.keys, name, token)
-                .await
-                .map(|detached| match detached {
-                    Detached::Detached { held, .. } => Reply::Detached { held },
-                    Detached::Lapsed => Reply::Lapsed,
-                    Detached::Fenced { lease } => Reply::Fenced(lease),
-                }),
             Call::Finish(args) => {
-                let (name, token, slot, tag) =
-                    (args.name, args.token.as_str(), args.slot, args.tag.into());
                 let batch = SlotBatch {
-                    name,
-                    token,
-                    slot,
+                    name: args.name,
+                    token: &args.token,
+                    slot: args.slot,
                     object: &args.object,
-                    tag,
+                    tag: args.tag.into(),
                 };
-                let emits = args
-                    .finished
-                    .as_ref()
-                    .and_then(|(_, _, emits)| emits.as_ref());
+                let finished = args.finished.as_ref();
+                let emits = finished.and_then(|(_, _, emits)| emits.as_ref());
                 let emits = emits.map(|(field, emits)| (*field, emits.text()));
-                let result = args
-                    .finished
-                    .as_ref()
-                    .and_then(|(id, field, _)| result_of(*id, field));
-                let finished = args.finished.as_ref().map(|(id, field, _)| Finished {
+                let result = finished.and_then(|(id, field, _)| result_of(*id, field));
+                let finished = finished.map(|(id, field, _)| Finished {
                     id: *id,
                     field,
                     value: wire::FINISHED,
@@ -110,7 +104,7 @@ impl Server {
                         .as_ref()
                         .map(|(field, text)| (field.as_str(), text.as_bytes())),
                 });
-                wire::handled(&mut self.conn, &self.keys, &batch, finished)
+                wire::handled(conn, keys, &batch, finished)
                     .await
                     .map(|handled| match handled {
                         Handled::Kept {
@@ -126,29 +120,19 @@ impl Server {
                     })
             }
             Call::Sent(args) => {
-                let (name, token, slot, tag) =
-                    (args.name, args.token.as_str(), args.slot, args.tag.into());
                 let batch = SlotBatch {
-                    name,
-                    token,
-                    slot,
+                    name: args.name,
+                    token: &args.token,
+                    slot: args.slot,
                     object: &args.object,
-                    tag,
+                    tag: args.tag.into(),
                 };
                 let limit = Duration::from_millis(SENT_MS) - wire::SENT_MARGIN;
                 if args.is_over {
-                    let over =
-                        wire::request_over(&mut self.conn, &self.keys, &args.object, args.request);
+                    let over = wire::request_over(conn, keys, &args.object, args.request);
                     over.await.map(|()| Reply::Over)
                 } else {
-                    let sent = wire::sent(
-                        &mut self.conn,
-                        &self.keys,
-                        &batch,
-                        args.request,
-                        limit,
-                        args.highest,
-                    );
+                    let sent = wire::sent(conn, keys, &batch, args.request, limit, args.highest);
                     sent.await.map(|sent| match sent {
                         Sent::Sent { number, .. } => Reply::Sent(number),
                         Sent::Earlier(_) => Reply::Earlier,
@@ -160,11 +144,9 @@ impl Server {
             }
             Call::Settle { retry, serials } => {
                 let settle = if *retry { Settle::Retry } else { Settle::Drop };
-                let ids: Vec<&str> = serials
-                    .iter()
-                    .map(|serial| self.dead_ids.get(serial).map_or("1-1", String::as_str))
-                    .collect();
-                operator::dead(&mut self.conn, &self.keys, BY, settle, &ids)
+                let id = |serial| self.dead_ids.get(serial).map_or("1-1", String::as_str);
+                let ids: Vec<&str> = serials.iter().map(id).collect();
+                operator::dead(conn, keys, BY, settle, &ids)
                     .await
                     .map(|settled| {
                         let word = |settled| match settled {
@@ -178,24 +160,24 @@ impl Server {
                         Reply::Settled(settled.into_iter().map(word).collect())
                     })
             }
-            Call::SetFree(object) => operator::release(&mut self.conn, &self.keys, BY, object)
-                .await
-                .map(|released| match released {
-                    Released::Released(why) => Reply::Released(why),
-                    Released::NotHeld(owner) => Reply::NotHeld(owner),
-                    Released::Paused => Reply::Paused,
-                }),
-            Call::Skip(object, expected) => {
-                operator::skip(&mut self.conn, &self.keys, BY, object, *expected)
+            Call::SetFree(object) => {
+                operator::release(conn, keys, BY, object)
                     .await
-                    .map(|skipped| match skipped {
-                        Skipped::Skipped { id, left, .. } => Reply::Skipped { id, left },
-                        Skipped::NotHeld(owner) => Reply::NotHeld(owner),
-                        Skipped::Paused => Reply::Paused,
-                        Skipped::NoBatch(why) => Reply::NoBatch(why),
-                        Skipped::Other(id) => Reply::OtherHead(id),
+                    .map(|released| match released {
+                        Released::Released(why) => Reply::Released(why),
+                        Released::NotHeld(owner) => Reply::NotHeld(owner),
+                        Released::Paused => Reply::Paused,
                     })
             }
+            Call::Skip(object, expected) => operator::skip(conn, keys, BY, object, *expected)
+                .await
+                .map(|skipped| match skipped {
+                    Skipped::Skipped { id, left, .. } => Reply::Skipped { id, left },
+                    Skipped::NotHeld(owner) => Reply::NotHeld(owner),
+                    Skipped::Paused => Reply::Paused,
+                    Skipped::NoBatch(why) => Reply::NoBatch(why),
+                    Skipped::Other(id) => Reply::OtherHead(id),
+                }),
             Call::CountInHand => self.count_in_hand().await.map(|_| Reply::Shared("counted")),
             Call::Share(prefix, share) => self.share(prefix, *share).await,
             Call::Rule(kind, selector, set) => {
@@ -203,7 +185,7 @@ impl Server {
                     Some(ends) => RuleStep::Set(ends.then(|| Duration::from_millis(FAR))),
                     None => RuleStep::Lift,
                 };
-                operator::rule(&mut self.conn, &self.keys, BY, step, kind, selector, 1000)
+                operator::rule(conn, keys, BY, step, kind, selector, 1000)
                     .await
                     .map(|ruled| {
                         Reply::Ruled(match ruled {
@@ -228,31 +210,29 @@ impl Server {
                     first_id: *first_id,
                     event_log: log.then(EventLog::default),
                 };
-                wire::connect(&mut self.conn, &self.keys, replication_id, seen)
+                wire::connect(conn, keys, replication_id, seen)
                     .await
                     .map(|found| Reply::Connected {
                         changed: found.changed,
                         counter: found.counter,
                     })
             }
-            Call::Promote { events, bytes } => {
-                wire::promote(&mut self.conn, &self.keys, *events, *bytes)
-                    .await
-                    .map(|promoted| Reply::Promoted {
-                        events: promoted.events,
-                        is_due: promoted.next_due.map(|due| due.is_zero()),
-                        markers: promoted.markers,
-                        names: promoted.names,
-                        wrong: promoted
-                            .wrong
-                            .into_iter()
-                            .map(|(member, _)| member.into())
-                            .collect(),
-                    })
-            }
+            Call::Promote { events, bytes } => wire::promote(conn, keys, *events, *bytes)
+                .await
+                .map(|promoted| Reply::Promoted {
+                    events: promoted.events,
+                    is_due: promoted.next_due.map(|due| due.is_zero()),
+                    markers: promoted.markers,
+                    names: promoted.names,
+                    wrong: promoted
+                        .wrong
+                        .into_iter()
+                        .map(|(key, _)| key.into())
+                        .collect(),
+                }),
             Call::CancelTaken(object, key) => self.cancel_taken(object, key).await,
             Call::CancelAs(object, key) => {
-                operator::cancel(&mut self.conn, &self.keys, BY, object, key)
+                operator::cancel(conn, keys, BY, object, key)
                     .await
                     .map(|cancelled| match cancelled {
                         CancelledSchedule::Cancelled { id } => {
@@ -266,11 +246,9 @@ impl Server {
             }
             Call::Forget(names) => {
                 let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
-                wire::forget(&mut self.conn, &self.keys, &names)
-                    .await
-                    .map(Reply::Forgot)
+                wire::forget(conn, keys, &names).await.map(Reply::Forgot)
             }
-            Call::ForgetAs(name) => operator::forget(&mut self.conn, &self.keys, BY, name)
+            Call::ForgetAs(name) => operator::forget(conn, keys, BY, name)
                 .await
                 .map(|forgot| Reply::Forgot(vec![forgot])),
             plain => {
@@ -312,14 +290,8 @@ impl Server {
                 }
             }
         };
-        let done = operator::share(
-            &mut self.conn,
-            &self.keys,
-            BY,
-            &shares::selector(prefix),
-            step,
-        )
-        .await?;
+        let selector = shares::selector(prefix);
+        let done = operator::share(&mut self.conn, &self.keys, BY, &selector, step).await?;
         Ok(Reply::Shared(match done {
             ShareDone::New => "new",
             ShareDone::Again => "again",
@@ -356,11 +328,8 @@ impl Server {
             .arg(self.key(object, ":event.key"))
             .query_async(&mut self.conn)
             .await?;
-        let id = taken
-            .as_deref()
-            .and_then(|taken| taken.split(' ').next())
-            .unwrap_or_default()
-            .to_owned();
+        let id = taken.as_deref().and_then(|taken| taken.split(' ').next());
+        let id = id.unwrap_or_default().to_owned();
         let reply = wire::cancel(&self.keys, object, key, &id, true)
             .query_async(&mut self.conn)
             .await?;
@@ -464,23 +433,14 @@ impl Server {
             }
             Call::Marker(object) => drop(self.run("LPUSH", &[markers.as_bytes(), object]).await),
             Call::Mark(ms, is_known) => {
-                let ms = ms.to_string();
+                let (ms, mark) = (ms.to_string(), format!("\0t{ms}"));
                 if *is_known {
-                    self.run(
-                        "ZADD",
-                        &[
-                            self.keys.event_marks().as_bytes(),
-                            ms.as_bytes(),
-                            ms.as_bytes(),
-                        ],
-                    )
-                    .await;
+                    let marks = self.keys.event_marks();
+                    let add = [marks.as_bytes(), ms.as_bytes(), ms.as_bytes()];
+                    self.run("ZADD", &add).await;
                 }
-                self.run(
-                    "LPUSH",
-                    &[markers.as_bytes(), format!("\0t{ms}").as_bytes()],
-                )
-                .await;
+                let add = [markers.as_bytes(), mark.as_bytes()];
+                self.run("LPUSH", &add).await;
             }
             Call::Schedule {
                 object,
@@ -495,15 +455,8 @@ impl Server {
                 } else {
                     "HSET"
                 };
-                self.run(
-                    put,
-                    &[
-                        &self.key(object, ":events.scheduled"),
-                        key.as_bytes(),
-                        event,
-                    ],
-                )
-                .await;
+                let hash = self.key(object, ":events.scheduled");
+                self.run(put, &[&hash, key.as_bytes(), event]).await;
                 let mut add: Vec<&[u8]> = vec![set.as_bytes()];
                 add.extend((*mode != Mode::Replace).then_some(&b"NX"[..]));
                 let member = member(object, key);
@@ -511,59 +464,40 @@ impl Server {
                 self.run("ZADD", &add).await;
             }
             Call::Cancel(object, key) => {
-                self.run(
-                    "HDEL",
-                    &[&self.key(object, ":events.scheduled"), key.as_bytes()],
-                )
-                .await;
-                self.run(
-                    "ZREM",
-                    &[
-                        self.keys.events_scheduled().as_bytes(),
-                        &member(object, key),
-                    ],
-                )
-                .await;
+                let hash = self.key(object, ":events.scheduled");
+                self.run("HDEL", &[&hash, key.as_bytes()]).await;
+                let set = self.keys.events_scheduled();
+                let member = member(object, key);
+                self.run("ZREM", &[set.as_bytes(), &member]).await;
             }
             Call::Pop(w) => {
                 let to = self.keys.worker_object(w);
-                self.run(
-                    "LMOVE",
-                    &[markers.as_bytes(), to.as_bytes(), b"RIGHT", b"LEFT"],
-                )
-                .await;
+                let args = [markers.as_bytes(), to.as_bytes(), b"RIGHT", b"LEFT"];
+                self.run("LMOVE", &args).await;
             }
-            Call::Expire(name) => drop(
-                self.run("DEL", &[self.keys.worker_lease(name).as_bytes()])
-                    .await,
-            ),
+            Call::Expire(name) => {
+                let lease = self.keys.worker_lease(name);
+                self.run("DEL", &[lease.as_bytes()]).await;
+            }
             Call::Lose(counter) => {
                 let key = self.keys.next_event_id();
                 match counter {
                     Some(counter) => {
-                        self.run("SET", &[key.as_bytes(), counter.to_string().as_bytes()])
-                            .await
+                        let counter = counter.to_string();
+                        self.run("SET", &[key.as_bytes(), counter.as_bytes()]).await
                     }
                     None => self.run("DEL", &[key.as_bytes()]).await,
                 };
             }
             Call::Day(name) => {
                 let workers = self.keys.event_workers();
-                if let Value::BulkString(value) = self
-                    .run("HGET", &[workers.as_bytes(), name.as_bytes()])
-                    .await
-                {
+                let field = [workers.as_bytes(), name.as_bytes()];
+                if let Value::BulkString(value) = self.run("HGET", &field).await {
                     let text = String::from_utf8_lossy(&value).into_owned();
                     let (rest, _) = text.rsplit_once(' ').expect("slots, token, time");
-                    self.run(
-                        "HSET",
-                        &[
-                            workers.as_bytes(),
-                            name.as_bytes(),
-                            format!("{rest} {LONG_AGO}").as_bytes(),
-                        ],
-                    )
-                    .await;
+                    let text = format!("{rest} {LONG_AGO}");
+                    self.run("HSET", &[field[0], field[1], text.as_bytes()])
+                        .await;
                 }
             }
             Call::Release(names) => {
@@ -599,15 +533,9 @@ impl Server {
                     let text = String::from_utf8_lossy(&value).into_owned();
                     let (set, rest) = text.split_once(' ').expect("numbers");
                     let (_, rest) = rest.split_once(' ').expect("numbers");
-                    self.run(
-                        "HSET",
-                        &[
-                            rules.as_bytes(),
-                            field,
-                            format!("{set} 1 {rest}").as_bytes(),
-                        ],
-                    )
-                    .await;
+                    let ended = format!("{set} 1 {rest}");
+                    self.run("HSET", &[rules.as_bytes(), field, ended.as_bytes()])
+                        .await;
                     if self.run("HGET", &[rules.as_bytes(), b"next"]).await
                         != Value::BulkString(b"0".to_vec())
                     {
@@ -615,10 +543,10 @@ impl Server {
                     }
                 }
             }
-            Call::Wrong(object, Part::LastText) => drop(
-                self.run("SET", &[&self.key(object, ":last.event.id"), b"1e5"])
-                    .await,
-            ),
+            Call::Wrong(object, Part::LastText) => {
+                let last = self.key(object, ":last.event.id");
+                self.run("SET", &[&last, b"1e5"]).await;
+            }
             Call::Wrong(object, part) => {
                 let key = self.key(object, suffix(*part));
                 self.run("DEL", &[&key]).await;

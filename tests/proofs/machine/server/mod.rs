@@ -67,13 +67,24 @@ const LATER: u64 = 1_000_000_000_000_000;
 /// Every id of the reference is lower than this. Every id after a jump to the time is higher.
 const TIME_US: u64 = 1_000_000_000_000_000;
 
-/// Lowers the id in a tag, or the counter, by `difference`, if it comes from a jump to the time.
+/// Lowers an id by `difference`, if it comes from a jump to the time.
+fn id_at_jump(id: u64, difference: u64) -> u64 {
+    if id >= TIME_US { id - difference } else { id }
+}
+
+/// Lowers the id in a tag, or the counter, as [`id_at_jump`] does.
 fn at_jump(tag: &str, difference: u64) -> String {
     let (first, rest) = tag.split_at(tag.find(' ').unwrap_or(tag.len()));
-    match first.parse::<u64>() {
-        Ok(id) if id >= TIME_US => format!("{}{rest}", id - difference),
-        _ => tag.to_owned(),
+    match first.parse() {
+        Ok(id) => format!("{}{rest}", id_at_jump(id, difference)),
+        Err(_) => tag.to_owned(),
     }
+}
+
+/// Returns the fields and values of a hash, or the members and scores of a sorted set.
+fn pairs<'a>(dump: &'a mut Dump, key: &str) -> impl Iterator<Item = &'a mut [Vec<u8>]> {
+    let value = dump.get_mut(key.as_bytes()).into_iter();
+    value.flat_map(|(_, value)| value.chunks_mut(2))
 }
 
 pub struct Server {
@@ -90,16 +101,9 @@ pub struct Server {
 impl Server {
     /// Empties Redis and sets only the counter. Returns the server.
     pub async fn empty(mut conn: MultiplexedConnection, keys: Keys) -> Self {
-        let _: () = cmd("FLUSHALL")
-            .query_async(&mut conn)
-            .await
-            .expect("FLUSHALL");
-        let () = cmd("SET")
-            .arg(keys.next_event_id())
-            .arg(0)
-            .query_async(&mut conn)
-            .await
-            .expect("SET");
+        let mut pipe = redis::pipe();
+        pipe.cmd("FLUSHALL").set(keys.next_event_id(), 0);
+        pipe.exec_async(&mut conn).await.expect("FLUSHALL and SET");
         let mut server = Self {
             conn,
             keys,
@@ -153,19 +157,11 @@ impl Server {
                 }
                 Reply::Advanced(got)
             }
-            (Ok((Reply::Connected { changed, counter }, _)), _) => {
-                let counter = if counter >= TIME_US {
-                    counter - jumped
-                } else {
-                    counter
-                };
-                Reply::Connected { changed, counter }
-            }
-            (Ok((Reply::Sent(number), _)), _) => Reply::Sent(if number >= TIME_US {
-                number - jumped
-            } else {
-                number
-            }),
+            (Ok((Reply::Connected { changed, counter }, _)), _) => Reply::Connected {
+                changed,
+                counter: id_at_jump(counter, jumped),
+            },
+            (Ok((Reply::Sent(number), _)), _) => Reply::Sent(id_at_jump(number, jumped)),
             (Ok((reply, _)), _) => reply,
             (Err(error), _) => {
                 return Err(format!("the call failed: {error}; expected {expected:?}"));
@@ -184,18 +180,14 @@ impl Server {
         self.forget_looks(&mut dump);
         self.forget_times_and_marks(&mut dump);
         differences(&dump, &wanted)?;
-        let leases = state
-            .leases
-            .iter()
-            .map(|(name, lease)| (self.keys.worker_lease(name).into_bytes(), lease.ms));
-        let fading = state
-            .objects
-            .iter()
+        let leases = state.leases.iter();
+        let leases =
+            leases.map(|(name, lease)| (self.keys.worker_lease(name).into_bytes(), lease.ms));
+        let fading = state.objects.iter();
+        let fading = fading
             .filter_map(|(name, object)| Some((self.key(name, ":last.event.id"), object.fades?)));
-        let sent = state
-            .objects
-            .iter()
-            .filter(|(_, object)| object.sent.is_some());
+        let sent = state.objects.iter();
+        let sent = sent.filter(|(_, object)| object.sent.is_some());
         let sent = sent.map(|(name, _)| (self.key(name, ":event.sent"), SENT_MS));
         let lives: BTreeMap<_, _> = leases.chain(fading).chain(sent).collect();
         for key in lives.keys().chain(ttls.keys()) {
@@ -322,25 +314,14 @@ impl Server {
                 .query_async(&mut self.conn)
                 .await
                 .expect("the dead letters");
-            self.dead_ids.extend(
-                state
-                    .dead
-                    .iter()
-                    .map(|dead| dead.serial)
-                    .zip(entries.into_iter().map(|(id, _)| id)),
-            );
+            let serials = state.dead.iter().map(|dead| dead.serial);
+            let ids = entries.into_iter().map(|(id, _)| id);
+            self.dead_ids.extend(serials.zip(ids));
         }
-        let actions = self.keys.operator_actions();
-        for pair in dump
-            .get_mut(actions.as_bytes())
-            .iter_mut()
-            .flat_map(|(_, value)| value.chunks_mut(2))
-        {
+        for pair in pairs(dump, &self.keys.operator_actions()) {
+            let mut ids = self.dead_ids.iter();
             if pair[0] == b"dead_id"
-                && let Some((serial, _)) = self
-                    .dead_ids
-                    .iter()
-                    .find(|(_, id)| id.as_bytes() == pair[1])
+                && let Some((serial, _)) = ids.find(|(_, id)| id.as_bytes() == pair[1])
             {
                 pair[1] = serial.to_string().into_bytes();
             }
@@ -349,12 +330,8 @@ impl Server {
 
     /// Replaces the time at which a logged event was taken with a word, if the time is valid.
     fn set_taken(&mut self, dump: &mut Dump, before: u64) {
-        let times = dump
-            .get_mut(self.keys.event_log().as_bytes())
-            .into_iter()
-            .flat_map(|(_, value)| value.chunks_mut(2));
         let (known, mut seen) = (self.taken, 0);
-        for pair in times.filter(|pair| pair[0] == b"taken") {
+        for pair in pairs(dump, &self.keys.event_log()).filter(|pair| pair[0] == b"taken") {
             seen += 1;
             let since = if seen > known { before } else { 0 };
             let at: u64 = String::from_utf8_lossy(&pair[1]).parse().unwrap_or(0);
@@ -406,19 +383,9 @@ impl Server {
         // The lateness of schedules depends on the clock, but the number of counted events does
         // not.
         if let Some((_, value)) = dump.get_mut(self.keys.events_scheduled_lateness().as_bytes()) {
-            let number = |pair: &[Vec<u8>]| {
-                String::from_utf8_lossy(&pair[1])
-                    .parse::<u64>()
-                    .unwrap_or(0)
-            };
-            *value = vec![
-                value
-                    .chunks(2)
-                    .map(number)
-                    .sum::<u64>()
-                    .to_string()
-                    .into_bytes(),
-            ];
+            let number = |pair: &[Vec<u8>]| String::from_utf8_lossy(&pair[1]).parse().unwrap_or(0);
+            let sum: u64 = value.chunks(2).map(number).sum();
+            *value = vec![sum.to_string().into_bytes()];
         }
         let meta = self.keys.meta().into_bytes();
         if let Some((_, value)) = dump.get_mut(&meta) {
@@ -438,26 +405,14 @@ impl Server {
     /// depends on them.
     fn forget_times_and_marks(&self, dump: &mut Dump) {
         // A pass is printed with 17 digits or fewer, which depends on the server's version.
-        for pair in dump
-            .get_mut(self.keys.event_groups().as_bytes())
-            .iter_mut()
-            .flat_map(|(_, value)| value.chunks_mut(2))
-        {
+        for pair in pairs(dump, &self.keys.event_groups()) {
             let pass: f64 = String::from_utf8_lossy(&pair[1]).parse().expect("a pass");
             pair[1] = pass.to_string().into_bytes();
         }
-        for pair in dump
-            .get_mut(self.keys.event_shares_used().as_bytes())
-            .iter_mut()
-            .flat_map(|(_, value)| value.chunks_mut(2))
-        {
+        for pair in pairs(dump, &self.keys.event_shares_used()) {
             pair[1].truncate(pair[1].iter().position(|byte| *byte == b' ').unwrap_or(0));
         }
-        for pair in dump
-            .get_mut(self.keys.event_groups_blocked().as_bytes())
-            .iter_mut()
-            .flat_map(|(_, value)| value.chunks_mut(2))
-        {
+        for pair in pairs(dump, &self.keys.event_groups_blocked()) {
             if pair[1] != b"0" {
                 pair[1] = b"later".to_vec();
             }
@@ -467,11 +422,7 @@ impl Server {
             value[0] =
                 format!("{} 0", text.rsplit_once(' ').expect("three numbers").0).into_bytes();
         }
-        for pair in dump
-            .get_mut(self.keys.event_shares().as_bytes())
-            .iter_mut()
-            .flat_map(|(_, value)| value.chunks_mut(2))
-        {
+        for pair in pairs(dump, &self.keys.event_shares()) {
             let text = String::from_utf8_lossy(&pair[1]).into_owned();
             let mut parts: Vec<&str> = text.splitn(7, ' ').collect();
             parts[5] = "0";
@@ -494,32 +445,16 @@ impl Server {
         let during = before..=self.looked_ms;
         let mut changes = redis::pipe();
         let (held, workers) = (self.keys.objects_held(), self.keys.event_workers());
+        let blocked = self.keys.event_groups_blocked();
         // The key has a real time, on which the next step of a script would depend.
-        changes
-            .cmd("DEL")
-            .arg(self.keys.event_groups_look())
-            .ignore();
+        changes.del(self.keys.event_groups_look()).ignore();
         // Groups that wait for a limit do so until a step makes a call look at them.
-        for pair in dump
-            .get(self.keys.event_groups_blocked().as_bytes())
-            .iter()
-            .flat_map(|(_, value)| value.chunks(2))
-        {
+        for pair in pairs(dump, &blocked) {
             if pair[1] != b"0" {
-                changes
-                    .cmd("ZADD")
-                    .arg(self.keys.event_groups_blocked())
-                    .arg("XX")
-                    .arg(LATER + 2 * FAR)
-                    .arg(&pair[0])
-                    .ignore();
+                changes.zadd(&blocked, &pair[0], LATER + 2 * FAR).ignore();
             }
         }
-        for pair in dump
-            .get_mut(held.as_bytes())
-            .iter_mut()
-            .flat_map(|(_, value)| value.chunks_mut(2))
-        {
+        for pair in pairs(dump, &held) {
             let Some(due) = state.due.get(&pair[0][..]).copied() else {
                 continue;
             };
@@ -536,20 +471,10 @@ impl Server {
                     && was.is_some_and(|ms| during.contains(&ms.saturating_sub(60_000)));
             if is_new {
                 pair[1] = due.to_string().into_bytes();
-                changes
-                    .cmd("ZADD")
-                    .arg(&held)
-                    .arg("XX")
-                    .arg(due)
-                    .arg(&pair[0])
-                    .ignore();
+                changes.zadd(&held, &pair[0], due).ignore();
             }
         }
-        for pair in dump
-            .get_mut(workers.as_bytes())
-            .iter_mut()
-            .flat_map(|(_, value)| value.chunks_mut(2))
-        {
+        for pair in pairs(dump, &workers) {
             let text = String::from_utf8_lossy(&pair[1]).into_owned();
             let Some((rest, ms)) = text.rsplit_once(' ') else {
                 continue;
@@ -559,44 +484,24 @@ impl Server {
                 .and_then(|last| last.at);
             if at == Some(state.now) && ms.parse().is_ok_and(|ms: u64| during.contains(&ms)) {
                 pair[1] = format!("{rest} {}", FAR + state.now).into_bytes();
-                changes
-                    .cmd("HSET")
-                    .arg(&workers)
-                    .arg(&pair[0])
-                    .arg(&pair[1])
-                    .ignore();
+                changes.hset(&workers, &pair[0], &pair[1]).ignore();
             }
         }
         self.set_queued(dump, state, before, &mut changes);
         // A schedule that could not be promoted is due again in a minute.
         let scheduled = self.keys.events_scheduled();
-        for pair in dump
-            .get_mut(scheduled.as_bytes())
-            .iter_mut()
-            .flat_map(|(_, value)| value.chunks_mut(2))
-        {
+        for pair in pairs(dump, &scheduled) {
             let is_it =
                 |((object, key), _): &(&(Name, &str), &Scheduled)| member(object, key) == pair[0];
-            let Some(due) = state
-                .schedules
-                .iter()
-                .find(is_it)
-                .map(|(_, schedule)| schedule.due)
-            else {
+            let Some((_, Scheduled { due, .. })) = state.schedules.iter().find(is_it) else {
                 continue;
             };
             let was: Option<u64> = String::from_utf8_lossy(&pair[1]).parse().ok();
-            if due == postponed(state.now)
+            if *due == postponed(state.now)
                 && was.is_some_and(|ms| during.contains(&ms.saturating_sub(60_000)))
             {
                 pair[1] = due.to_string().into_bytes();
-                changes
-                    .cmd("ZADD")
-                    .arg(&scheduled)
-                    .arg("XX")
-                    .arg(due)
-                    .arg(&pair[0])
-                    .ignore();
+                changes.zadd(&scheduled, &pair[0], due).ignore();
             }
         }
         self.set_clock_of_rules(dump, state, during, &mut changes);
@@ -644,33 +549,18 @@ impl Server {
                         .nth(1)
                         .unwrap_or_default();
                     *value = [REFERENCE, now.as_bytes(), rest].concat();
-                    changes
-                        .cmd("LSET")
-                        .arg(&key)
-                        .arg(at)
-                        .arg(&value[..])
-                        .ignore();
+                    changes.lset(&key, at as isize, &value[..]).ignore();
                 }
             }
         }
         let scheduled = self.keys.events_scheduled();
-        for pair in dump
-            .get_mut(scheduled.as_bytes())
-            .iter_mut()
-            .flat_map(|(_, value)| value.chunks_mut(2))
-        {
+        for pair in pairs(dump, &scheduled) {
             let score = pair[1]
                 .strip_prefix(b"-")
                 .and_then(|score| std::str::from_utf8(score).ok()?.parse::<u64>().ok());
             if score.is_some_and(|score| score > QUEUED && during.contains(&(score - QUEUED))) {
                 pair[1] = format!("-{}", QUEUED + state.now).into_bytes();
-                changes
-                    .cmd("ZADD")
-                    .arg(&scheduled)
-                    .arg("XX")
-                    .arg(&pair[1])
-                    .arg(&pair[0])
-                    .ignore();
+                changes.zadd(&scheduled, &pair[0], &pair[1]).ignore();
             }
         }
     }
@@ -691,23 +581,16 @@ impl Server {
             }
             _ => text.to_owned(),
         };
-        for pair in dump
-            .get_mut(rules.as_bytes())
-            .iter_mut()
-            .flat_map(|(_, value)| value.chunks_mut(2))
-        {
+        for pair in pairs(dump, &rules) {
             let text = String::from_utf8_lossy(&pair[1]).into_owned();
-            let now = match (
-                state.rules.get(&pair[0][..]),
-                &text.splitn(3, ' ').collect::<Vec<_>>()[..],
-            ) {
+            let parts: Vec<_> = text.splitn(3, ' ').collect();
+            let now = match (state.rules.get(&pair[0][..]), &parts[..]) {
                 (Some(rule), [set, end, rest]) => {
-                    format!(
-                        "{} {} {rest}",
-                        was(set, rule.set),
-                        rule.end
-                            .map_or_else(|| (*end).to_owned(), |wanted| was(end, wanted))
-                    )
+                    let set = was(set, rule.set);
+                    let end = rule
+                        .end
+                        .map_or((*end).to_owned(), |wanted| was(end, wanted));
+                    format!("{set} {end} {rest}")
                 }
                 _ if pair[0] == b"next" => state
                     .next_rule()
@@ -716,12 +599,7 @@ impl Server {
             };
             if now != text {
                 pair[1] = now.into_bytes();
-                changes
-                    .cmd("HSET")
-                    .arg(&rules)
-                    .arg(&pair[0])
-                    .arg(&pair[1])
-                    .ignore();
+                changes.hset(&rules, &pair[0], &pair[1]).ignore();
             }
         }
     }

@@ -26,6 +26,11 @@ pub const OBJECTS: [&[u8]; 6] = [
     b"held",
 ];
 
+/// Returns the name of an object.
+fn named(at: usize) -> Name {
+    Name::from_static(OBJECTS[at])
+}
+
 /// Time to live of the last id of a released object, in a call that lets it expire.
 const FORGET_MS: u64 = 3_600_000;
 const LEASES_MS: [u64; 2] = [3_600_000, 7_200_000];
@@ -76,38 +81,32 @@ impl World {
 
     fn call(&mut self, step: &Step) -> Call {
         match step {
-            Step::Emit(pushes) => Call::Emit(
-                pushes
-                    .iter()
-                    .map(|(at, lens)| (Name::from_static(OBJECTS[*at]), self.payloads(lens)))
-                    .collect(),
-            ),
+            Step::Emit(pushes) => {
+                let pushes = pushes.iter();
+                Call::Emit(
+                    pushes
+                        .map(|(at, lens)| (named(*at), self.payloads(lens)))
+                        .collect(),
+                )
+            }
             // All times of marks have the same length, so the order of their texts is the order of
             // the times.
             Step::Mark(is_known) => Call::Mark(1_700_000_000_000 + self.state.now, *is_known),
-            Step::Marker(at) => {
-                Call::Marker(at.map_or(Name::new(), |at| Name::from_static(OBJECTS[at])))
-            }
+            Step::Marker(at) => Call::Marker(at.map_or(Name::new(), named)),
             Step::Schedule(at, key, is_due, time, len, mode) => Call::Schedule {
-                object: Name::from_static(OBJECTS[*at]),
+                object: named(*at),
                 key: SCHEDULE_KEYS[*key],
                 due: if *is_due {
                     u64::from(*time)
                 } else {
                     FAR + u64::from(*time)
                 },
-                event: self.payloads(&[*len]).remove(0),
+                event: self.payload(*len),
                 mode: *mode,
             },
-            Step::Cancel(at, key) => {
-                Call::Cancel(Name::from_static(OBJECTS[*at]), SCHEDULE_KEYS[*key])
-            }
-            Step::CancelTaken(at, key) => {
-                Call::CancelTaken(Name::from_static(OBJECTS[*at]), SCHEDULE_KEYS[*key])
-            }
-            Step::CancelAs(at, key) => {
-                Call::CancelAs(Name::from_static(OBJECTS[*at]), SCHEDULE_KEYS[*key])
-            }
+            Step::Cancel(at, key) => Call::Cancel(named(*at), SCHEDULE_KEYS[*key]),
+            Step::CancelTaken(at, key) => Call::CancelTaken(named(*at), SCHEDULE_KEYS[*key]),
+            Step::CancelAs(at, key) => Call::CancelAs(named(*at), SCHEDULE_KEYS[*key]),
             Step::Promote(events, bytes) => Call::Promote {
                 events: *events,
                 bytes: *bytes,
@@ -130,15 +129,12 @@ impl World {
                 self.advance(NAMES[*name], *token, *bounds, choices)
             }
             Step::Attach(attach) => self.attach(*attach),
-            Step::Renew(name, token, long, slots) => {
-                let token = self.token(NAMES[*name], *token);
-                Call::Renew {
-                    name: NAMES[*name],
-                    token,
-                    lease_ms: LEASES_MS[usize::from(*long)],
-                    slots: *slots,
-                }
-            }
+            Step::Renew(name, token, long, slots) => Call::Renew {
+                name: NAMES[*name],
+                token: self.token(NAMES[*name], *token),
+                lease_ms: LEASES_MS[usize::from(*long)],
+                slots: *slots,
+            },
             Step::Adopt(own, crashes_max) => Call::Adopt {
                 own: NAMES[*own],
                 crashes_max: *crashes_max,
@@ -157,23 +153,13 @@ impl World {
                         ("handler:b", "emit:b"),
                         ("once:b", ""),
                     ][usize::from(*which)];
+                    let emits = emits.iter();
                     let events: Vec<_> = emits
-                        .iter()
-                        .map(|(at, len)| {
-                            (
-                                Name::from_static(OBJECTS[*at]),
-                                self.payloads(&[*len]).remove(0),
-                            )
-                        })
+                        .map(|(at, len)| (named(*at), self.payload(*len)))
                         .collect();
                     let emits = (*which < 2 && !events.is_empty()).then(|| {
-                        (
-                            emit_field,
-                            Emits {
-                                place: 1 - usize::from(*which),
-                                events,
-                            },
-                        )
+                        let place = 1 - usize::from(*which);
+                        (emit_field, Emits { place, events })
                     });
                     (id, field, emits)
                 });
@@ -222,15 +208,11 @@ impl World {
             Step::Lose(evicted) => {
                 Call::Lose((!evicted).then_some(self.state.counter.unwrap_or(0) / 2))
             }
-            Step::Release(at) => Call::Release(vec![Name::from_static(OBJECTS[*at])]),
-            Step::ReleaseAll => Call::Release(OBJECTS.into_iter().map(Name::from_static).collect()),
-            Step::Forget(all) => Call::Forget(
-                all.iter()
-                    .map(|at| Name::from_static(OBJECTS[*at]))
-                    .collect(),
-            ),
-            Step::ForgetAs(at) => Call::ForgetAs(Name::from_static(OBJECTS[*at])),
-            Step::Fade(at) => Call::Fade(Name::from_static(OBJECTS[*at])),
+            Step::Release(at) => Call::Release(vec![named(*at)]),
+            Step::ReleaseAll => Call::Release((0..OBJECTS.len()).map(named).collect()),
+            Step::Forget(all) => Call::Forget(all.iter().map(|at| named(*at)).collect()),
+            Step::ForgetAs(at) => Call::ForgetAs(named(*at)),
+            Step::Fade(at) => Call::Fade(named(*at)),
             Step::Settle(retry, chosen) => {
                 let serials = chosen
                     .iter()
@@ -241,19 +223,17 @@ impl World {
                     serials,
                 }
             }
-            Step::SetFree(at) => Call::SetFree(Name::from_static(OBJECTS[*at])),
+            Step::SetFree(at) => Call::SetFree(named(*at)),
             Step::Skip(at, right) => {
                 // Usually chooses an object with a held batch, if there is one.
                 let has_batch = |name: &&Name| {
-                    self.state.objects[*name]
-                        .held
-                        .right()
-                        .is_some_and(|batch| !batch.is_empty())
+                    let held = self.state.objects[*name].held.right();
+                    held.is_some_and(|batch| !batch.is_empty())
                 };
                 let held: Vec<&Name> = self.state.due.keys().filter(has_batch).collect();
                 let object = match held.get(at % held.len().max(1)) {
                     Some(name) if at % 3 < 2 => (*name).clone(),
-                    _ => Name::from_static(OBJECTS[*at]),
+                    _ => named(*at),
                 };
                 let first = Numbers::of_held(&self.state.object(&object).held_id)
                     .map_or(1, |numbers| numbers.first);
@@ -268,11 +248,8 @@ impl World {
                 Some(*ends),
             ),
             Step::LiftRule(at) => {
-                let (kind, selector) = match self
-                    .state
-                    .rules
-                    .keys()
-                    .nth(usize::from(*at) % (self.state.rules.len() + 1))
+                let rules = &self.state.rules;
+                let (kind, selector) = match rules.keys().nth(usize::from(*at) % (rules.len() + 1))
                 {
                     Some(field) => (
                         KINDS[usize::from(field.starts_with(b"block"))],
@@ -302,24 +279,15 @@ impl World {
             Step::CountInHand => Call::CountInHand,
             Step::Look => Call::Look,
             Step::RemoveShare(at) => {
-                let prefix = self
-                    .state
-                    .shares
-                    .keys()
-                    .nth(usize::from(*at) % (self.state.shares.len() + 1));
-                Call::Share(
-                    prefix.cloned().unwrap_or(Name::from_static(PREFIXES[0])),
-                    None,
-                )
+                let shares = &self.state.shares;
+                let prefix = shares.keys().nth(usize::from(*at) % (shares.len() + 1));
+                let prefix = prefix.cloned();
+                Call::Share(prefix.unwrap_or(Name::from_static(PREFIXES[0])), None)
             }
             Step::EndRule(at) => {
-                let ending: Vec<&Name> = self
-                    .state
-                    .rules
-                    .iter()
-                    .filter(|(_, rule)| rule.end.is_some() && !rule.lifted)
-                    .map(|(field, _)| field)
-                    .collect();
+                let rules = self.state.rules.iter();
+                let ending = rules.filter(|(_, rule)| rule.end.is_some() && !rule.lifted);
+                let ending: Vec<&Name> = ending.map(|(field, _)| field).collect();
                 match ending.get(usize::from(*at) % ending.len().max(1)) {
                     Some(field) => Call::EndRule((*field).clone()),
                     None => Call::Marker(Name::new()),
@@ -327,11 +295,9 @@ impl World {
             }
             // The owner key of an owned object is not broken, because the protocol does not define
             // the fate of its batch in this case.
-            Step::Wrong(at, Part::Owner) if self.is_owned(OBJECTS[*at]) => {
-                Call::Heal(Name::from_static(OBJECTS[*at]))
-            }
-            Step::Wrong(at, part) => Call::Wrong(Name::from_static(OBJECTS[*at]), *part),
-            Step::Heal(at) => Call::Heal(Name::from_static(OBJECTS[*at])),
+            Step::Wrong(at, Part::Owner) if self.is_owned(OBJECTS[*at]) => Call::Heal(named(*at)),
+            Step::Wrong(at, part) => Call::Wrong(named(*at), *part),
+            Step::Heal(at) => Call::Heal(named(*at)),
             Step::Late(at) if !self.calls.is_empty() => {
                 let late = self.calls[usize::from(*at) % self.calls.len()].clone();
                 if self.is_mistaken(&late) {
@@ -452,21 +418,13 @@ impl World {
             }
             Call::Heal(name) => {
                 let object = state.object(name);
-                if object.queue == Key::Wrong {
-                    object.queue = Key::default();
-                }
                 if object.last_id().is_none() {
                     (object.last, object.fades) = (Key::default(), None);
                 }
-                if object.held == Key::Wrong {
-                    object.held = Key::default();
-                }
-                if object.held_id == Key::Wrong {
-                    object.held_id = Key::default();
-                }
-                if object.errors == Key::Wrong {
-                    object.errors = Key::default();
-                }
+                heal(&mut object.queue);
+                heal(&mut object.held);
+                heal(&mut object.held_id);
+                heal(&mut object.errors);
                 Reply::Done
             }
         }
@@ -512,32 +470,24 @@ impl World {
             .unwrap_or(slot);
         let w = format!("{name}.{slot}");
         let worker = self.state.worker(&w).clone();
-        let owned = worker
-            .objects
-            .iter()
-            .find(|object| self.state.owner(object).as_ref() == Some(&w))
-            .cloned();
+        let owned = self.owned(&w).unwrap_or(named(0));
         let tag = worker
             .tag
             .as_deref()
             .map_or(Numbers::of(1), Numbers::of_tag);
-        (
-            name,
-            slot,
-            owned.unwrap_or(Name::from_static(OBJECTS[0])),
-            tag,
-        )
+        (name, slot, owned, tag)
     }
 
-    /// Returns new events of these lengths. No two events are equal.
+    /// Returns a new event of this length. No two events are equal.
+    fn payload(&mut self, len: u16) -> Event {
+        self.events += 1;
+        let mut text = self.events.to_string().into_bytes();
+        text.resize(text.len().max(usize::from(len)), b' ');
+        text.into()
+    }
+
     fn payloads(&mut self, lens: &[u16]) -> Vec<Event> {
-        let mut next = |len: &u16| {
-            self.events += 1;
-            let mut text = self.events.to_string().into_bytes();
-            text.resize(text.len().max(usize::from(*len)), b' ');
-            text.into()
-        };
-        lens.iter().map(&mut next).collect()
+        lens.iter().map(|len| self.payload(*len)).collect()
     }
 
     fn process(&self, name: &str) -> Process {
@@ -566,12 +516,8 @@ impl World {
             self.tokens += 1;
             format!("token-{:04}", self.tokens)
         };
-        let lease = self
-            .state
-            .leases
-            .get(name)
-            .map(|lease| lease.text())
-            .unwrap_or_default();
+        let lease = self.state.leases.get(name);
+        let lease = lease.map(|lease| lease.text()).unwrap_or_default();
         let displace = match step.displace {
             Some(true) => lease,
             Some(false) => format!("{} other 2 2", process.older),
@@ -594,6 +540,13 @@ impl World {
         })
     }
 
+    /// Returns the first object in the list of this slot that the slot owns.
+    fn owned(&self, w: &str) -> Option<Name> {
+        let mut objects = self.state.workers.get(w)?.objects.iter();
+        let own = objects.find(|object| self.state.owner(object).as_deref() == Some(w));
+        own.cloned()
+    }
+
     fn is_owned(&self, object: &'static [u8]) -> bool {
         self.state
             .owner(&Name::from_static(object))
@@ -603,17 +556,11 @@ impl World {
     /// Returns this worker name if its last process has the lease, or else the next such name.
     fn alive(&self, name: usize) -> Option<&'static str> {
         let alive = |name: &&str| {
-            self.state
-                .leases
-                .get(*name)
-                .is_some_and(|lease| lease.token == self.process(name).token)
+            let lease = self.state.leases.get(*name);
+            lease.is_some_and(|lease| lease.token == self.process(name).token)
         };
-        NAMES
-            .into_iter()
-            .cycle()
-            .skip(name)
-            .take(NAMES.len())
-            .find(alive)
+        let mut names = NAMES.into_iter().cycle().skip(name).take(NAMES.len());
+        names.find(alive)
     }
 
     fn advance(
@@ -674,32 +621,24 @@ impl World {
         let Call::Advance(args) = call else {
             return false;
         };
-        let told = args
-            .slots
-            .iter()
-            .filter_map(|(slot, told)| Some((slot, told.as_ref()?)));
-        told.into_iter()
-            .any(|(slot, told)| self.is_of_another(&format!("{}.{slot}", args.name), told))
+        let told = args.slots.iter();
+        let mut told = told.filter_map(|(slot, told)| Some((slot, told.as_ref()?)));
+        told.any(|(slot, told)| self.is_of_another(&format!("{}.{slot}", args.name), told))
     }
 
     fn is_of_another(&self, w: &str, told: &Told) -> bool {
-        let Some(worker) = self.state.workers.get(w) else {
-            return false;
-        };
-        let owned = worker
-            .objects
-            .iter()
-            .find(|object| self.state.owner(object).as_deref() == Some(w));
-        worker.tag == Some(told.tag.tag()) && owned.is_some_and(|object| *object != told.object)
+        let tag = self
+            .state
+            .workers
+            .get(w)
+            .and_then(|worker| worker.tag.as_ref());
+        tag == Some(&told.tag.tag()) && self.owned(w).is_some_and(|object| object != told.object)
     }
 
     fn told(&mut self, name: &'static str, slot: usize, choice: Choice) -> Option<Told> {
         let w = format!("{name}.{slot}");
         let worker = self.state.worker(&w).clone();
-        let owned = worker
-            .objects
-            .iter()
-            .find(|object| self.state.owner(object).as_ref() == Some(&w));
+        let owned = self.owned(&w);
         let late = |at: u8| {
             let own = self
                 .told
@@ -724,7 +663,7 @@ impl World {
                     handouts: tag.handouts + 1,
                     ..tag
                 };
-                return Some(Told::wrong(object.clone(), tag, len));
+                return Some(Told::wrong(object, tag, len));
             }
             result => result.made_of(tag, len),
         };
@@ -733,12 +672,19 @@ impl World {
         // must accept this statement, true or not.
         let handled = self.state.now.is_multiple_of(2);
         Some(Told {
-            object: object.clone(),
+            object,
             tag,
             count,
             last,
             then,
             handled,
         })
+    }
+}
+
+/// Deletes a key of a wrong type.
+fn heal<T: Default + PartialEq>(key: &mut Key<T>) {
+    if *key == Key::Wrong {
+        *key = Key::default();
     }
 }
