@@ -69,13 +69,8 @@ fn numbered(group: &str, count: usize) -> Vec<String> {
 /// Returns all that is grouped: of each group its pass, and its names, the oldest first; and the
 /// number of names. The groups are in the order of their turns.
 async fn all_grouped(scene: &Scene) -> String {
-    let words = [
-        "ZRANGE",
-        &scene.keys.event_groups(),
-        "0",
-        "-1",
-        "WITHSCORES",
-    ];
+    let key = scene.keys.event_groups();
+    let words = ["ZRANGE", &key, "0", "-1", "WITHSCORES"];
     let groups: Vec<(String, String)> = scene.run(&words).await;
     let mut all = String::new();
     for (group, pass) in groups {

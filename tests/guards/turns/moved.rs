@@ -41,12 +41,8 @@ async fn so_many_groups_begin_to_wait_in_a_call() {
             (vec![], (is_of_use, false)),
             "{groups}"
         );
-        let count = [
-            "ZCOUNT",
-            &scene.keys.event_groups(),
-            "4000000000000",
-            "+inf",
-        ];
+        let groups_key = scene.keys.event_groups();
+        let count = ["ZCOUNT", &groups_key, "4000000000000", "+inf"];
         assert_eq!(scene.run::<usize>(&count).await, waiting, "{groups}");
         let answer = scene.free(0..2, GROUPED).await;
         assert_eq!(answer.summary(), "", "{groups}");
@@ -103,15 +99,7 @@ async fn a_name_that_cannot_be_moved_goes_to_the_end() {
         }
         let answer = scene.free(0..1, GROUPED).await;
         let names = scene.list(&scene.keys.group_waiting("\0rest")).await;
-        let passes: Vec<(String, f64)> = scene
-            .run(&[
-                "ZRANGE",
-                &scene.keys.event_groups(),
-                "0",
-                "-1",
-                "WITHSCORES",
-            ])
-            .await;
+        let passes = scene.scores("event.groups").await;
         let expected = if others {
             (vec!["b:1"], (true, false))
         } else {
@@ -213,12 +201,11 @@ async fn a_name_that_stays_is_counted_and_kept() {
             assert_eq!(answer.summary(), "p:a:1");
             assert_eq!(all_grouped(&scene).await, format!("{waiting}; 5"));
         }
-        let members: Vec<_> = blocked(&scene)
-            .await
-            .into_iter()
-            .map(|(member, _)| member)
-            .collect();
-        assert_eq!(members, ["p\n"]);
+        let members = blocked(&scene).await.into_iter();
+        assert_eq!(
+            members.map(|(member, _)| member).collect::<Vec<_>>(),
+            ["p\n"]
+        );
     }
 }
 
@@ -233,16 +220,11 @@ async fn a_group_gives_more_names_while_they_lead_nowhere() {
         scene.add(given).await;
         let answer = scene.free(0..40, grouped(|b| b.markers = markers)).await;
         assert_eq!(answer.summary(), ", more", "{markers}");
-        let left = ["a", "b"].map(|group| scene.keys.group_waiting(group));
-        let left: [usize; 2] = [
-            scene.run(&["LLEN", &left[0]]).await,
-            scene.run(&["LLEN", &left[1]]).await,
-        ];
-        assert_eq!(
-            left,
-            [400 - of_group, 1200 + of_group - markers],
-            "{markers}"
-        );
+        for (group, left) in [("a", 400 - of_group), ("b", 1200 + of_group - markers)] {
+            let list = scene.keys.group_waiting(group);
+            let names: usize = scene.run(&["LLEN", &list]).await;
+            assert_eq!(names, left, "{markers} {group}");
+        }
     }
 }
 

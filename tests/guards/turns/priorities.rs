@@ -184,15 +184,7 @@ async fn a_weight_divides_the_steps_of_a_pass() {
     }
     let claimed = claim_letters(&scene, 14).await;
     assert_eq!(claimed, "aaaabbbbccccdd");
-    let passes: Vec<(String, f64)> = scene
-        .run(&[
-            "ZRANGE",
-            &scene.keys.event_groups(),
-            "0",
-            "-1",
-            "WITHSCORES",
-        ])
-        .await;
+    let passes = scene.scores("event.groups").await;
     let expected = [("a", 1.0), ("d", 2.0), ("b", 4.0), ("c", 4.0)];
     assert_eq!(
         passes,
@@ -216,15 +208,7 @@ async fn the_weights_of_all_groups_count() {
             claim(&scene, 6, GROUPED).await,
             ["a:1", "a:2", "b:1", "b:2", "c:1", "c:2"]
         );
-        let passes: Vec<(String, f64)> = scene
-            .run(&[
-                "ZRANGE",
-                &scene.keys.event_groups(),
-                "0",
-                "-1",
-                "WITHSCORES",
-            ])
-            .await;
+        let passes = scene.scores("event.groups").await;
         assert_eq!(
             passes,
             expected.map(|(group, pass)| (group.to_owned(), pass))
