@@ -1,25 +1,12 @@
 //! The effect of each answer on the event and on the other objects.
 
 use crate::receiver::{Got, Receiver, Reply};
-use crate::requests::sink;
+use crate::requests::{ONCE, dead_errors, retry, sink};
 use crate::support::Redis;
 use crate::support::running::start;
 
 fn has(got: &Got, text: &str) -> bool {
     got.body.contains(text)
-}
-
-/// Returns the errors of the dead letters.
-async fn dead_errors(console: &crate::support::console::Console) -> Vec<String> {
-    let letters = console.dead().await;
-    let error = |letter: &Vec<(String, Vec<u8>)>| {
-        let found = letter
-            .iter()
-            .find(|(field, _)| field == "error")
-            .expect("an error");
-        String::from_utf8(found.1.clone()).expect("UTF-8")
-    };
-    letters.iter().map(error).collect()
 }
 
 /// Tests that these answers hold the event's object alone, with the answer's text as the reason.
@@ -39,9 +26,7 @@ async fn a_transient_answer_holds_one_object() {
         let console = redis.console().await;
         console.emit_all("a", ["\"bad\"", "2"]).await;
         console.emit_all("b", ["1", "2"]).await;
-        let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |config| {
-            config.retry = "fixed:1h".parse().expect("a policy");
-        });
+        let worker = start(&redis, "w", &receiver.sink("/"), retry("fixed:1h"));
         console.until_held("a", "retry").await;
         receiver.until_accepted(2).await;
         worker.finish().await;
@@ -54,7 +39,7 @@ async fn a_transient_answer_holds_one_object() {
         assert!(held.starts_with("1 "), "{held}");
         receiver.behave(|_| Reply::Status(200));
         console.release("a").await;
-        let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |_| {});
+        let worker = start(&redis, "w", &receiver.sink("/"), |_| {});
         console.until_at_rest().await;
         worker.finish().await;
         assert_eq!(receiver.applied()["a"], ["\"bad\"", "2"]);
@@ -70,9 +55,7 @@ async fn a_retry_after_of_0_does_not_count() {
             .await;
     let console = redis.console().await;
     console.emit("a", "1").await;
-    let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |config| {
-        config.retry = "fixed:1h".parse().expect("a policy");
-    });
+    let worker = start(&redis, "w", &receiver.sink("/"), retry("fixed:1h"));
     console.until_held("a", "retry").await;
     worker.finish().await;
     assert_eq!(receiver.got().len(), 1);
@@ -90,11 +73,12 @@ async fn retry_after_is_honoured() {
     .await;
     let console = redis.console().await;
     console.emit("a", "1").await;
-    let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |config| {
-        config.retry = "fixed:1h,attempts=3,then=dead-letter"
-            .parse()
-            .expect("a policy");
-    });
+    let worker = start(
+        &redis,
+        "w",
+        &receiver.sink("/"),
+        retry("fixed:1h,attempts=3,then=dead-letter"),
+    );
     receiver.until_accepted(1).await;
     worker.finish().await;
     let got = receiver.got();
@@ -163,12 +147,7 @@ async fn a_rejected_list_is_sent_again_one_by_one() {
             }),
         )
         .await;
-    let worker = start(
-        &redis,
-        "w",
-        &sink(&receiver.url("/?batch=10"), |_| {}),
-        |_| {},
-    );
+    let worker = start(&redis, "w", &receiver.sink("/?batch=10"), |_| {});
     console.until_at_rest().await;
     worker.finish().await;
     let sizes: Vec<_> = receiver
@@ -194,11 +173,7 @@ async fn a_wrong_token_stops_everything_and_loses_nothing() {
         for object in 0..20 {
             console.emit(&object.to_string(), "1").await;
         }
-        let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |config| {
-            config.retry = "fixed:1ms,attempts=1,then=dead-letter"
-                .parse()
-                .expect("a policy");
-        });
+        let worker = start(&redis, "w", &receiver.sink("/"), retry(ONCE));
         receiver.until_got(2).await;
         receiver.behave(|_| Reply::Status(200));
         receiver.until_accepted(20).await;
@@ -218,11 +193,7 @@ async fn a_closed_idle_connection_costs_no_attempt() {
     );
     let console = redis.console().await;
     console.emit_all("a", (0..100).map(|n| n.to_string())).await;
-    let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |config| {
-        config.retry = "fixed:1ms,attempts=1,then=dead-letter"
-            .parse()
-            .expect("a policy");
-    });
+    let worker = start(&redis, "w", &receiver.sink("/"), retry(ONCE));
     receiver.until_accepted(100).await;
     console.until_at_rest().await;
     worker.finish().await;
@@ -236,7 +207,7 @@ async fn an_endless_answer_is_not_read() {
     let (redis, receiver) = (Redis::start(), Receiver::with(endless).await);
     let console = redis.console().await;
     console.emit_all("a", ["1", "2"]).await;
-    let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |_| {});
+    let worker = start(&redis, "w", &receiver.sink("/"), |_| {});
     receiver.until_accepted(2).await;
     console.until_at_rest().await;
     worker.finish().await;

@@ -1,14 +1,35 @@
 //! Actions over many dead letters or held objects, and actions whose outcome is unknown.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use seriatim::sink::Stop;
 
+use crate::requests::retry;
 use crate::serving::Serving;
-use crate::support::console::PATIENCE;
+use crate::support::console::{Console, PATIENCE};
 use crate::support::proxy::{Lose, Proxy};
 use crate::support::recorder::{Act, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, until};
+
+async fn until_dead(console: &Console, count: usize) {
+    until(&format!("{count} are dead"), PATIENCE, async || {
+        (console.dead().await.len() == count).then_some(())
+    })
+    .await;
+}
+
+/// Returns the id of the oldest dead letter.
+async fn first_dead(console: &Console) -> String {
+    let dead = console.keys.events_dead();
+    let words = ["XRANGE", &dead, "-", "+", "COUNT", "1"];
+    let mut entries: Vec<(String, Vec<String>)> = console.run(&words).await;
+    entries.remove(0).0
+}
+
+/// Returns the reply to a retry or a drop of dead letters.
+fn done(done: u64, left: u64) -> Value {
+    json!({ "done": done, "left": left, "newer_delivered": 0 })
+}
 
 /// Tests that one request handles many dead letters or held objects, and handles only those that it
 /// names.
@@ -25,82 +46,40 @@ async fn many_dead_letters_and_held_objects_are_handled_at_once() {
         console.emit(&format!("dead:{n}"), "1").await;
         console.emit(&format!("held:{n}"), "2").await;
     }
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &sink, retry("fixed:1h"));
     for n in 0..50 {
         console.until_held(&format!("held:{n}"), "retry").await;
     }
-    crate::support::until("all are dead", PATIENCE, async || {
-        (console.dead().await.len() == 50).then_some(())
-    })
-    .await;
+    until_dead(&console, 50).await;
     worker.stop().await;
-    let count =
-        async |target: &str, body: serde_json::Value| serving.post(target, &body.to_string()).await;
+    let post = async |target: &str, body: Value| serving.post(target, &body.to_string()).await;
     for body in [
         json!({}),
         json!({ "all": true, "object": "dead:1" }),
         json!({ "ids": [] }),
         json!({ "all": false }),
     ] {
-        assert_eq!(count("/v1/dead/retry", body).await.problem().0, 400);
+        assert_eq!(post("/v1/dead/retry", body).await.problem().0, 400);
     }
-    assert_eq!(
-        count("/v1/dead/drop", json!({ "all": true }))
-            .await
-            .problem()
-            .0,
-        400,
-        "a drop needs a reason"
-    );
-    let id = console
-        .run::<Vec<(String, Vec<String>)>>(&[
-            "XRANGE",
-            &console.keys.events_dead(),
-            "-",
-            "+",
-            "COUNT",
-            "1",
-        ])
-        .await;
-    let wrong = count("/v1/dead/retry", json!({ "ids": [id[0].0, "x"] })).await;
+    let without = post("/v1/dead/drop", json!({ "all": true })).await;
+    assert_eq!(without.problem().0, 400, "a drop needs a reason");
+    let id = first_dead(&console).await;
+    let wrong = post("/v1/dead/retry", json!({ "ids": [id, "x"] })).await;
     assert_eq!(
         (wrong.problem().0, console.dead().await.len()),
         (400, 50),
         "nothing is done"
     );
+    let after = post("/v1/dead/retry", json!({ "all": true, "after": "1-1" })).await;
+    assert_eq!(after.problem().0, 400);
+    let one = post("/v1/dead/retry", json!({ "object": "dead:7" })).await;
+    assert_eq!(one.json(), done(1, 0));
+    let id = first_dead(&console).await;
+    let some = json!({ "ids": [id, "1-1"], "reason": "known" });
+    assert_eq!(post("/v1/dead/drop", some).await.json(), done(1, 1));
     assert_eq!(
-        count("/v1/dead/retry", json!({ "all": true, "after": "1-1" }))
-            .await
-            .problem()
-            .0,
-        400
-    );
-    assert_eq!(
-        count("/v1/dead/retry", json!({ "object": "dead:7" }))
-            .await
-            .json(),
-        json!({ "done": 1, "left": 0, "newer_delivered": 0 })
-    );
-    let id = console
-        .run::<Vec<(String, Vec<String>)>>(&[
-            "XRANGE",
-            &console.keys.events_dead(),
-            "-",
-            "+",
-            "COUNT",
-            "1",
-        ])
-        .await;
-    let some = json!({ "ids": [id[0].0, "1-1"], "reason": "known" });
-    assert_eq!(
-        count("/v1/dead/drop", some).await.json(),
-        json!({ "done": 1, "left": 1, "newer_delivered": 0 })
-    );
-    assert_eq!(
-        count("/v1/dead/retry", json!({ "all": true })).await.json(),
-        json!({ "done": 48, "left": 0, "newer_delivered": 0 })
+        post("/v1/dead/retry", json!({ "all": true })).await.json(),
+        done(48, 0)
     );
     assert_eq!(console.dead().await.len(), 0);
     for body in [
@@ -108,18 +87,13 @@ async fn many_dead_letters_and_held_objects_are_handled_at_once() {
         json!({ "all": true, "prefix": "held:" }),
         json!({ "prefix": "" }),
     ] {
-        assert_eq!(count("/v1/held/release", body).await.problem().0, 400);
+        assert_eq!(post("/v1/held/release", body).await.problem().0, 400);
     }
-    let some = count(
-        "/v1/held/release",
-        json!({ "prefix": "held:1", "reason": "it is back" }),
-    )
-    .await;
-    assert_eq!(
-        some.json(),
-        json!({ "released": 11, "due": 0, "more": false })
-    );
-    let all = count("/v1/held/release", json!({ "why": "busy" })).await;
+    let some = json!({ "prefix": "held:1", "reason": "it is back" });
+    let some = post("/v1/held/release", some).await;
+    let expected = json!({ "released": 11, "due": 0, "more": false });
+    assert_eq!(some.json(), expected);
+    let all = post("/v1/held/release", json!({ "why": "busy" })).await;
     assert_eq!(
         all.json(),
         json!({ "released": 39, "due": 11, "more": false })
@@ -138,21 +112,11 @@ async fn what_dies_again_is_not_retried_again() {
         console.emit(&format!("dead:{n}"), "1").await;
     }
     let worker = start(&redis, "w", &sink, |_| {});
-    until("all are dead", PATIENCE, async || {
-        (console.dead().await.len() == 300).then_some(())
-    })
-    .await;
-    let retried = serving
-        .post("/v1/dead/retry", &json!({ "all": true }).to_string())
-        .await;
-    assert_eq!(
-        retried.json(),
-        json!({ "done": 300, "left": 0, "newer_delivered": 0 })
-    );
-    until("all are dead again", PATIENCE, async || {
-        (console.dead().await.len() == 300).then_some(())
-    })
-    .await;
+    until_dead(&console, 300).await;
+    let all = json!({ "all": true }).to_string();
+    let retried = serving.post("/v1/dead/retry", &all).await;
+    assert_eq!(retried.json(), done(300, 0));
+    until_dead(&console, 300).await;
     worker.finish().await;
 }
 
@@ -169,10 +133,7 @@ async fn an_action_that_fails_in_the_middle_can_go_on() {
         console.emit(&format!("dead:{n}"), "1").await;
     }
     let worker = start(&redis, "w", &sink, |_| {});
-    until("all are dead", PATIENCE, async || {
-        (console.dead().await.len() == 200).then_some(())
-    })
-    .await;
+    until_dead(&console, 200).await;
     worker.stop().await;
     // After these requests Redis has loaded the scripts.
     assert_eq!(serving.get("/v1/dead").await.status, 200);
@@ -201,13 +162,8 @@ async fn an_action_that_fails_in_the_middle_can_go_on() {
         "{part}"
     );
     let rest = json!({ "all": true, "reason": "known", "after": part["next"] });
-    assert_eq!(
-        serving
-            .post("/v1/dead/drop", &rest.to_string())
-            .await
-            .json(),
-        json!({ "done": 199 - done, "left": 0, "newer_delivered": 0 })
-    );
+    let rest = serving.post("/v1/dead/drop", &rest.to_string()).await;
+    assert_eq!(rest.json(), self::done(199 - done, 0));
 }
 
 /// Tests that an action whose reply is lost is not reported as undone.
@@ -238,7 +194,7 @@ async fn an_action_whose_reply_is_lost_has_an_unknown_outcome() {
         "it was done"
     );
     drop(proxy);
-    crate::support::until("it is refused", PATIENCE, async || {
+    until("it is refused", PATIENCE, async || {
         (serving.post("/v1/rules", &rule).await.problem() == (503, "redis".to_owned()))
             .then_some(())
     })

@@ -10,7 +10,7 @@ use seriatim_http::{Allowed, EventUrl};
 use tokio::time::Instant;
 
 use crate::receiver::{Got, Receiver, Reply};
-use crate::requests::sink;
+use crate::requests::{retry, sink};
 use crate::support::Redis;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::running::start;
@@ -69,11 +69,9 @@ async fn an_object_that_is_refused_waits_alone() {
                 .emit_all(&format!("good:{object}"), ["1", "2"])
                 .await;
         }
-        let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |config| {
+        let worker = start(&redis, "w", &receiver.sink("/"), |config| {
             config.concurrency = slots;
-            config.retry = "fixed:10ms,attempts=3,then=dead-letter"
-                .parse()
-                .expect("a policy");
+            retry("fixed:10ms,attempts=3,then=dead-letter")(config);
         });
         receiver.until_accepted(200).await;
         until_dead(&console, 2).await;
@@ -114,7 +112,7 @@ async fn a_shard_that_fails_holds_its_own_objects() {
     for object in 0..300 {
         console.emit_all(&object.to_string(), ["1", "2"]).await;
     }
-    let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |config| {
+    let worker = start(&redis, "w", &receiver.sink("/"), |config| {
         config.concurrency = 16
     });
     receiver.until_accepted(480).await;
@@ -133,9 +131,7 @@ async fn a_503_of_one_object_does_not_open_the_circuit() {
         Receiver::with(|got| Reply::Status(if object(got) == "bad" { 503 } else { 200 })).await;
     let redis = Redis::start();
     let console = redis.console().await;
-    let worker = start(&redis, "w", &event_sink(&[&receiver]), |config| {
-        config.retry = "fixed:10ms".parse().expect("a policy");
-    });
+    let worker = start(&redis, "w", &event_sink(&[&receiver]), retry("fixed:10ms"));
     console.emit("bad", event(&receiver.url("/"))).await;
     for object in 0..300 {
         console
@@ -181,9 +177,7 @@ async fn a_setting_says_what_a_status_means() {
             .parse()
             .expect("valid");
     });
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &sink, retry("fixed:1h"));
     until_dead(&console, 1).await;
     console.until_held("forbidden", "retry").await;
     console.until_held("odd", "retry").await;
@@ -251,11 +245,9 @@ async fn a_receiver_that_throttles_is_left_alone() {
     for object in 0..200 {
         console.emit(&object.to_string(), "1").await;
     }
-    let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |config| {
+    let worker = start(&redis, "w", &receiver.sink("/"), |config| {
         config.concurrency = 16;
-        config.retry = "fixed:10ms,attempts=1,then=dead-letter"
-            .parse()
-            .expect("a policy");
+        retry("fixed:10ms,attempts=1,then=dead-letter")(config);
     });
     receiver.until_accepted(200).await;
     console.until_at_rest().await;
@@ -276,9 +268,7 @@ async fn a_throttling_receiver_of_events_is_left_alone() {
     }
     let worker = start(&redis, "w", &event_sink(&[&receiver, &other]), |config| {
         config.concurrency = 16;
-        config.retry = "fixed:10ms,attempts=1,then=dead-letter"
-            .parse()
-            .expect("a policy");
+        retry("fixed:10ms,attempts=1,then=dead-letter")(config);
     });
     receiver.until_got(41).await;
     let asked = Instant::now();

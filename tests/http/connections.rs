@@ -3,22 +3,58 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use seriatim::sink::Sink as _;
+use seriatim::worker::WorkerConfig;
 use seriatim_http::Exclusive;
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
 use crate::certificates::Authority;
-use crate::receiver::{Receiver, Reply};
+use crate::receiver::{Got as Request, Receiver, Reply};
 use crate::requests::sink;
-use crate::secured::{Got, serve};
+use crate::secured::{Got, listen, serve};
 use crate::support::console::PATIENCE;
+use crate::support::process::Process;
 use crate::support::running::start;
 use crate::support::{Redis, until};
+
+/// Makes an event a dead letter after its first attempt.
+fn once(config: &mut WorkerConfig) {
+    let policy = "fixed:1ms,attempts=1,then=dead-letter";
+    config.retry = policy.parse().expect("a policy");
+}
+
+/// Returns a new file with this text. It goes with the directory.
+fn file_of(name: &str, text: &str) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join(name);
+    fs::write(&file, text).expect("written");
+    (directory, file)
+}
+
+/// Returns a file with the authorities of a first authority, and a second authority.
+fn two_authorities() -> (TempDir, PathBuf, Authority) {
+    let (first, second) = (Authority::new(), Authority::new());
+    let (directory, file) = file_of("ca", "");
+    fs::copy(first.file(), &file).expect("copied");
+    (directory, file, second)
+}
+
+/// Returns a secret as a line of a file.
+fn secret(letter: &str) -> String {
+    format!("whsec_{}\n", letter.repeat(32))
+}
+
+/// Returns the reply of a receiver that wants this token.
+fn wanting(token: &str, got: &Request) -> Reply {
+    let is_right = got.header("authorization") == token;
+    Reply::Status(if is_right { 200 } else { 401 })
+}
 
 fn count(got: &Got) -> usize {
     got.lock().expect("no panic").len()
@@ -41,13 +77,8 @@ async fn a_wait_for_the_connection_is_no_attempt() {
     for (streams, objects, delay_ms, limit) in
         [(100, 250, 300, 3), (250, 250, 300, 3), (100, 900, 1000, 2)]
     {
-        each_is_taken_once(
-            streams,
-            objects,
-            Duration::from_millis(delay_ms),
-            Duration::from_secs(limit),
-        )
-        .await;
+        let (delay, limit) = (Duration::from_millis(delay_ms), Duration::from_secs(limit));
+        each_is_taken_once(streams, objects, delay, limit).await;
     }
 }
 
@@ -64,18 +95,10 @@ async fn each_is_taken_once(streams: u32, objects: usize, delay: Duration, limit
     let authority = Authority::new();
     let redis = Redis::start();
     let console = redis.console().await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!(
-        "https://localhost:{}/",
-        listener.local_addr().expect("an address").port()
-    );
-    let (_task, got) = serve(
-        listener,
-        &authority.certify("localhost"),
-        &["h2"],
-        streams,
-        delay,
-    );
+    let (listener, port) = listen().await;
+    let url = format!("https://localhost:{port}/");
+    let certificate = authority.certify("localhost");
+    let (_task, got) = serve(listener, &certificate, &["h2"], streams, delay);
     for object in 0..objects {
         console.emit(&object.to_string(), "1").await;
     }
@@ -85,9 +108,7 @@ async fn each_is_taken_once(streams: u32, objects: usize, delay: Duration, limit
     });
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = objects;
-        config.retry = "fixed:1ms,attempts=1,then=dead-letter"
-            .parse()
-            .expect("a policy");
+        once(config);
     });
     until_got(&got, objects).await;
     console.until_at_rest().await;
@@ -119,19 +140,11 @@ async fn a_wait_for_one_of_a_few_streams_is_no_attempt() {
     ] {
         let redis = Redis::start();
         let console = redis.console().await;
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!(
-            "https://localhost:{}/",
-            listener.local_addr().expect("an address").port()
-        );
+        let (listener, port) = listen().await;
+        let url = format!("https://localhost:{port}/");
         let limit = Duration::from_secs(2);
-        let (_task, got) = serve(
-            listener,
-            &authority.certify("localhost"),
-            &["h2"],
-            streams,
-            limit / 2,
-        );
+        let certificate = authority.certify("localhost");
+        let (_task, got) = serve(listener, &certificate, &["h2"], streams, limit / 2);
         for object in 0..objects {
             console.emit(&object.to_string(), "1").await;
         }
@@ -141,9 +154,7 @@ async fn a_wait_for_one_of_a_few_streams_is_no_attempt() {
         });
         let worker = start(&redis, "w", &sink, |config| {
             config.concurrency = 64;
-            config.retry = "fixed:1ms,attempts=1,then=dead-letter"
-                .parse()
-                .expect("a policy");
+            once(config);
         });
         let began = Instant::now();
         until_got(&got, objects).await;
@@ -169,15 +180,9 @@ async fn a_busy_connection_is_replaced() {
     let certificate = authority.certify("localhost");
     let redis = Redis::start();
     let console = redis.console().await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    let (old_task, old) = serve(
-        listener,
-        &certificate,
-        &["h2"],
-        100,
-        Duration::from_millis(5),
-    );
+    let (listener, port) = listen().await;
+    let delay = Duration::from_millis(5);
+    let (old_task, old) = serve(listener, &certificate, &["h2"], 100, delay);
     let sink = sink(&format!("https://localhost:{port}/"), |options| {
         options.ca_file = Some(authority.file());
         options.connection_age = Duration::from_secs(1);
@@ -187,9 +192,8 @@ async fn a_busy_connection_is_replaced() {
     until_got(&old, 10).await;
     old_task.abort();
     let _ = old_task.await;
-    let listener = TcpListener::bind(("127.0.0.1", port))
-        .await
-        .expect("its port");
+    let listener = TcpListener::bind(("127.0.0.1", port)).await;
+    let listener = listener.expect("its port");
     let (_task, new) = serve(listener, &certificate, &["h2"], 100, Duration::ZERO);
     until_got(&new, 10).await;
     let at_old = count(&old);
@@ -208,31 +212,16 @@ async fn a_busy_connection_is_replaced() {
 /// this file at its start. Of 10 events none was delivered until a restart.
 #[tokio::test]
 async fn a_new_token_is_read() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let file = directory.path().join("headers");
-    fs::write(&file, "Authorization: Bearer old\n").expect("written");
+    let (_directory, file) = file_of("headers", "Authorization: Bearer old\n");
     let accepted = Arc::new(Mutex::new("Bearer old"));
     let wanted = accepted.clone();
-    let receiver = Receiver::with(move |got| {
-        Reply::Status(
-            if got.header("authorization") == *wanted.lock().expect("no panic") {
-                200
-            } else {
-                401
-            },
-        )
-    })
-    .await;
+    let receiver = Receiver::with(move |got| wanting(&wanted.lock().expect("no panic"), got)).await;
     let redis = Redis::start();
     let console = redis.console().await;
     let sink = sink(&receiver.url("/"), |options| {
         options.header_file = Some(file.clone())
     });
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1ms,attempts=1,then=dead-letter"
-            .parse()
-            .expect("a policy");
-    });
+    let worker = start(&redis, "w", &sink, once);
     console.emit_all("a", ["1", "2"]).await;
     receiver.until_accepted(2).await;
     *accepted.lock().expect("no panic") = "Bearer new";
@@ -242,22 +231,16 @@ async fn a_new_token_is_read() {
     receiver.until_accepted(4).await;
     // A file with a mistake changes nothing.
     fs::write(&file, "Authorization\n").expect("written");
-    assert!(sink.reopen().await.is_err_and(|error| {
-        error
-            .to_string()
-            .contains("headers: a header is invalid: write NAME: VALUE")
-    }));
+    let error = sink.reopen().await.expect_err("a mistake").to_string();
+    let what = "headers: a header is invalid: write NAME: VALUE";
+    assert!(error.contains(what), "{error}");
     console.emit_all("a", ["5"]).await;
     receiver.until_accepted(5).await;
     console.until_at_rest().await;
     worker.finish().await;
     assert!(console.dead().await.is_empty());
-    assert!(
-        receiver
-            .got()
-            .iter()
-            .all(|got| got.header("seriatim-attempt") == "1")
-    );
+    let is_first = |got: &Request| got.header("seriatim-attempt") == "1";
+    assert!(receiver.got().iter().all(is_first));
 }
 
 /// Writes a text of the same length. The time, the length and the inode of the file stay.
@@ -273,17 +256,8 @@ fn replace_unseen(file: &Path, text: &str) {
 /// Tests that a 401 makes the sink read its files, even if they look as before.
 #[tokio::test]
 async fn a_token_is_read_after_a_401() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let file = directory.path().join("headers");
-    fs::write(&file, "Authorization: Bearer old\n").expect("written");
-    let receiver = Receiver::with(|got| {
-        Reply::Status(if got.header("authorization") == "Bearer new" {
-            200
-        } else {
-            401
-        })
-    })
-    .await;
+    let (_directory, file) = file_of("headers", "Authorization: Bearer old\n");
+    let receiver = Receiver::with(|got| wanting("Bearer new", got)).await;
     let redis = Redis::start();
     let console = redis.console().await;
     let sink = sink(&receiver.url("/"), |options| {
@@ -303,14 +277,8 @@ async fn a_token_is_read_after_a_401() {
 /// they look as before.
 #[tokio::test]
 async fn files_are_read_again_at_sighup() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (headers, secrets) = (
-        directory.path().join("headers"),
-        directory.path().join("secrets"),
-    );
-    let secret = |letter: &str| format!("whsec_{}\n", letter.repeat(32));
-    fs::write(&headers, "X-Token: old\n").expect("written");
-    fs::write(&secrets, secret("A")).expect("written");
+    let (_headers, headers) = file_of("headers", "X-Token: old\n");
+    let (_secrets, secrets) = file_of("secrets", &secret("A"));
     let (redis, receiver) = (Redis::start(), Receiver::start().await);
     let console = redis.console().await;
     let path = |file: &Path| file.to_str().expect("a path").to_owned();
@@ -321,7 +289,7 @@ async fn files_are_read_again_at_sighup() {
         "--sink-secret-file",
         &of_secrets,
     ];
-    let worker = crate::support::process::Process::start(&redis, "w", &receiver.url("/"), &files);
+    let worker = Process::start(&redis, "w", &receiver.url("/"), &files);
     console.emit("a", "1").await;
     receiver.until_accepted(1).await;
     replace_unseen(&headers, "X-Token: new\n");
@@ -339,7 +307,7 @@ async fn files_are_read_again_at_sighup() {
         (first.header("x-token"), second.header("x-token")),
         ("old", "new")
     );
-    let signed_with = |got: &crate::receiver::Got, letter: &str| {
+    let signed_with = |got: &Request, letter: &str| {
         let secret: seriatim_http::Secret = secret(letter).trim().parse().expect("a secret");
         let at = got.header("webhook-timestamp").parse().expect("a time");
         got.header("webhook-signature")
@@ -355,10 +323,7 @@ async fn files_are_read_again_at_sighup() {
 /// that asks for it.
 #[tokio::test]
 async fn a_second_secret_is_read() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let file = directory.path().join("secrets");
-    let secret = |letter: &str| format!("whsec_{}\n", letter.repeat(32));
-    fs::write(&file, secret("A")).expect("written");
+    let (_directory, file) = file_of("secrets", &secret("A"));
     let (redis, receiver) = (Redis::start(), Receiver::start().await);
     let console = redis.console().await;
     let sink = sink(&receiver.url("/"), |options| {
@@ -369,9 +334,8 @@ async fn a_second_secret_is_read() {
     receiver.until_accepted(1).await;
     fs::write(&file, secret("A") + &secret("B")).expect("written");
     let two = || {
-        receiver
-            .got()
-            .last()
+        let got = receiver.got();
+        got.last()
             .is_some_and(|got| got.header("webhook-signature").contains(' '))
     };
     until("two signatures", PATIENCE, async || {
@@ -400,7 +364,7 @@ async fn the_error_of_a_proxy_that_is_away_names_it() {
     let closed = format!("http://u:hush@127.0.0.1:{}", crate::support::free_port());
     let proxy = [("HTTP_PROXY", &*closed), ("NO_PROXY", "")];
     let url = "http://receiver.example/";
-    let worker = crate::support::process::Process::start_with(&redis, "w", url, &[], &proxy);
+    let worker = Process::start_with(&redis, "w", url, &[], &proxy);
     worker
         .until_logged("requests may go through the proxy that HTTP_PROXY names")
         .await;
@@ -418,10 +382,7 @@ async fn the_error_of_a_proxy_that_is_away_names_it() {
 #[tokio::test]
 async fn the_first_requests_after_a_pause_have_the_present_secret() {
     const OBJECTS: usize = 8;
-    let directory = tempfile::tempdir().expect("a directory");
-    let file = directory.path().join("secrets");
-    let secret = |letter: &str| format!("whsec_{}\n", letter.repeat(32));
-    fs::write(&file, secret("A")).expect("written");
+    let (_directory, file) = file_of("secrets", &secret("A"));
     let (redis, receiver) = (Redis::start(), Receiver::start().await);
     let console = redis.console().await;
     let sink = sink(&receiver.url("/"), |options| {
@@ -438,31 +399,20 @@ async fn the_first_requests_after_a_pause_have_the_present_secret() {
     }
     receiver.until_accepted(1 + OBJECTS).await;
     worker.finish().await;
-    let signatures: Vec<_> = receiver.got()[1..]
-        .iter()
-        .map(|got| got.header("webhook-signature").split(' ').count())
-        .collect();
-    assert_eq!(signatures, [2; OBJECTS]);
+    let signatures = |got: &Request| got.header("webhook-signature").split(' ').count();
+    let counts: Vec<_> = receiver.got()[1..].iter().map(signatures).collect();
+    assert_eq!(counts, [2; OBJECTS]);
 }
 
 /// Tests that a new authority is accepted without a restart.
 #[tokio::test]
 async fn a_new_authority_is_read() {
-    let (first, second) = (Authority::new(), Authority::new());
-    let directory = tempfile::tempdir().expect("a directory");
-    let file = directory.path().join("ca");
-    fs::copy(first.file(), &file).expect("copied");
+    let (_directory, file, second) = two_authorities();
     let redis = Redis::start();
     let console = redis.console().await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    let (_task, got) = serve(
-        listener,
-        &second.certify("localhost"),
-        &["h2"],
-        100,
-        Duration::ZERO,
-    );
+    let (listener, port) = listen().await;
+    let certificate = second.certify("localhost");
+    let (_task, got) = serve(listener, &certificate, &["h2"], 100, Duration::ZERO);
     let sink = sink(&format!("https://localhost:{port}/"), |options| {
         options.ca_file = Some(file.clone())
     });
@@ -482,21 +432,15 @@ async fn a_new_authority_is_read() {
 /// refused the receiver's new certificate until a restart.
 #[tokio::test]
 async fn a_new_authority_of_the_system_is_read_at_sighup() {
-    let (first, second) = (Authority::new(), Authority::new());
-    let directory = tempfile::tempdir().expect("a directory");
-    let file = directory.path().join("ca");
-    fs::copy(first.file(), &file).expect("copied");
+    let (_directory, file, second) = two_authorities();
     let redis = Redis::start();
     let console = redis.console().await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!(
-        "https://localhost:{}/",
-        listener.local_addr().expect("an address").port()
-    );
+    let (listener, port) = listen().await;
+    let url = format!("https://localhost:{port}/");
     let certificate = second.certify("localhost");
     let (_task, got) = serve(listener, &certificate, &["h2"], 100, Duration::ZERO);
     let variables = [("SSL_CERT_FILE", file.to_str().expect("a path"))];
-    let worker = crate::support::process::Process::start_with(&redis, "w", &url, &[], &variables);
+    let worker = Process::start_with(&redis, "w", &url, &[], &variables);
     console.emit("a", "1").await;
     worker.until_logged("unavailable").await;
     fs::copy(second.file(), &file).expect("copied");

@@ -1,12 +1,14 @@
 //! The sink that sends each event to the URL that the event contains.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use seriatim_http::{Allowed, EventUrl, Options};
 use tokio::time::{Instant, sleep};
 
-use crate::receiver::{Receiver, Reply};
+use crate::receiver::{Got, Receiver, Reply};
+use crate::requests::{dead_errors, retry};
 use crate::support::console::{Console, PATIENCE};
 use crate::support::running::start;
 use crate::support::{Redis, until};
@@ -18,41 +20,31 @@ fn sink(
 ) -> Arc<EventUrl> {
     let mut options = Options::default();
     change(&mut options);
-    let allowed = Allowed::new(
-        prefixes
-            .iter()
-            .map(|prefix| prefix.parse().expect("a prefix")),
-    )
-    .networks(
-        networks
-            .iter()
-            .map(|network| network.parse().expect("a network")),
-    );
-    Arc::new(
-        EventUrl::at("/url".parse().expect("a pointer"), allowed)
-            .options(options)
-            .open()
-            .expect("valid settings"),
-    )
+    let prefixes = prefixes.iter().map(|text| text.parse().expect("a prefix"));
+    let networks = networks.iter().map(|text| text.parse().expect("a network"));
+    let allowed = Allowed::new(prefixes).networks(networks);
+    let sink = EventUrl::at("/url".parse().expect("a pointer"), allowed);
+    Arc::new(sink.options(options).open().expect("valid settings"))
 }
 
 fn event(url: &str) -> String {
     serde_json::json!({ "url": url }).to_string()
 }
 
-async fn dead_errors(console: &Console, count: usize) -> Vec<String> {
+async fn until_dead(console: &Console, count: usize) -> Vec<String> {
     until("the dead letters", PATIENCE, async || {
         (console.dead().await.len() >= count).then_some(())
     })
     .await;
-    let error = |letter: &Vec<(String, Vec<u8>)>| {
-        let found = letter
-            .iter()
-            .find(|(field, _)| field == "error")
-            .expect("an error");
-        String::from_utf8(found.1.clone()).expect("UTF-8")
-    };
-    console.dead().await.iter().map(error).collect()
+    dead_errors(console).await
+}
+
+/// Emits an event with the URL of this receiver for each of the objects.
+async fn emit_for(console: &Console, receiver: &Receiver, name: &str, objects: usize) {
+    for object in 0..objects {
+        let event = event(&receiver.url("/"));
+        console.emit(&format!("{name}:{object}"), event).await;
+    }
 }
 
 #[tokio::test]
@@ -67,28 +59,17 @@ async fn each_event_goes_to_its_own_url() {
     console
         .emit_all("work:1", urls.iter().map(|url| event(url)))
         .await;
-    let worker = start(
-        &redis,
-        "w",
-        &sink(&[one.url("/"), other.url("/")], &[], |_| {}),
-        |_| {},
-    );
+    let sink = sink(&[one.url("/"), other.url("/")], &[], |_| {});
+    let worker = start(&redis, "w", &sink, |_| {});
     console.until_at_rest().await;
     worker.finish().await;
     let targets = |receiver: &Receiver| {
-        receiver
-            .got()
-            .iter()
-            .map(|got| got.target.clone())
-            .collect::<Vec<_>>()
+        let got = receiver.got();
+        let targets: Vec<_> = got.iter().map(|got| &*got.target).collect();
+        targets.join(" ")
     };
-    assert_eq!(
-        (targets(&one), targets(&other)),
-        (
-            vec!["/a?b=c".to_owned(), "/b".to_owned()],
-            vec!["/x".to_owned()]
-        )
-    );
+    assert_eq!(targets(&one), "/a?b=c /b");
+    assert_eq!(targets(&other), "/x");
     assert_eq!(
         other.got()[0].events(),
         [(2, 1, "work:1".to_owned(), event(&urls[1]))]
@@ -102,46 +83,32 @@ async fn what_is_not_allowed_is_a_dead_letter_with_the_reason() {
     let (redis, receiver) = (Redis::start(), Receiver::start().await);
     let console = redis.console().await;
     let port = receiver.port();
+    let (loopback, not_public) = (
+        "127.0.0.1 is a loopback address",
+        "its host leads to an address that is not public",
+    );
+    let allow = format!("{loopback}; allow it with --allow-address");
+    let long = format!("localhost:{port}/{}", "x".repeat(60_000));
+    let on_port = |host: &str| event(&format!("http://{host}:{port}/"));
     let cases = [
         (
             event("https://evil.example/"),
             "begins with none of the allowed prefixes",
         ),
+        (on_port("127.0.0.1"), &allow[..]),
+        (on_port("2130706433"), loopback),
+        (on_port("0x7f.1"), loopback),
+        (on_port("[::1]"), "::1 is a loopback address"),
+        (on_port("[::ffff:127.0.0.1]"), loopback),
+        (on_port("localhost"), not_public),
+        (on_port("LocalHost"), not_public),
         (
-            event(&format!("http://127.0.0.1:{port}/")),
-            "127.0.0.1 is a loopback address; allow it with --allow-address",
-        ),
-        (
-            event(&format!("http://2130706433:{port}/")),
-            "127.0.0.1 is a loopback address",
-        ),
-        (
-            event(&format!("http://0x7f.1:{port}/")),
-            "127.0.0.1 is a loopback address",
-        ),
-        (
-            event(&format!("http://[::1]:{port}/")),
-            "::1 is a loopback address",
-        ),
-        (
-            event(&format!("http://[::ffff:127.0.0.1]:{port}/")),
-            "127.0.0.1 is a loopback address",
-        ),
-        (
-            event(&format!("http://localhost:{port}/")),
-            "its host leads to an address that is not public",
-        ),
-        (
-            event(&format!("http://LocalHost:{port}/")),
-            "its host leads to an address that is not public",
-        ),
-        (
-            event(&format!("http://user:hunter2@localhost:{port}/")),
+            on_port("user:hunter2@localhost"),
             "it has a user or a password",
         ),
-        (event(&format!("http://a{{b:{port}/")), "cannot be sent to"),
+        (on_port("a{b"), "cannot be sent to"),
         (
-            event(&format!("http://localhost:{port}/{}", "x".repeat(60_000))),
+            event(&format!("http://{long}")),
             "it has more than 60000 bytes",
         ),
         (
@@ -159,13 +126,9 @@ async fn what_is_not_allowed_is_a_dead_letter_with_the_reason() {
     console
         .emit_all("work:1", cases.iter().map(|(event, _)| event))
         .await;
-    let worker = start(
-        &redis,
-        "w",
-        &sink(&["http://".to_owned()], &[], |_| {}),
-        |_| {},
-    );
-    let errors = dead_errors(&console, cases.len()).await;
+    let sink = sink(&["http://".to_owned()], &[], |_| {});
+    let worker = start(&redis, "w", &sink, |_| {});
+    let errors = until_dead(&console, cases.len()).await;
     for (error, (event, reason)) in errors.iter().zip(&cases) {
         assert!(
             error.contains(reason) && !error.contains("hunter2"),
@@ -200,32 +163,23 @@ async fn a_receiver_that_is_down_holds_its_own_objects_only() {
     );
     let console = redis.console().await;
     for object in 0..10 {
-        console
-            .emit_all(
-                &format!("bad:{object}"),
-                [event(&bad.url("/")), event(&bad.url("/"))],
-            )
-            .await;
-        console
-            .emit_all(
-                &format!("good:{object}"),
-                [event(&good.url("/")), event(&good.url("/"))],
-            )
-            .await;
+        for (receiver, name) in [(&bad, "bad"), (&good, "good")] {
+            let events = vec![event(&receiver.url("/")); 2];
+            console.emit_all(&format!("{name}:{object}"), events).await;
+        }
     }
     let sink = sink(&[good.url("/"), bad.url("/")], &[], |_| {});
     // With one slot, the first answer is known before the next request.
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 1;
-        config.retry = "exponential:50ms..300ms".parse().expect("a policy");
+        retry("exponential:50ms..300ms")(config);
     });
     good.until_accepted(20).await;
     // The first object that is refused twice opens the circuit. All later requests are probes.
     let probes = until("5 probes", PATIENCE, async || {
         let got = bad.got();
-        let opened = got
-            .iter()
-            .position(|got| got.header("seriatim-attempt") == "2")?;
+        let is_second = |got: &Got| got.header("seriatim-attempt") == "2";
+        let opened = got.iter().position(is_second)?;
         got.get(opened + 1..opened + 6).map(<[_]>::to_vec)
     });
     let probes = probes.await;
@@ -235,11 +189,9 @@ async fn a_receiver_that_is_down_holds_its_own_objects_only() {
         "{:?}",
         apart.collect::<Vec<_>>()
     );
-    let objects: Vec<_> = probes
-        .iter()
-        .map(|got| got.header("seriatim-object").to_owned())
-        .collect();
-    let different: std::collections::HashSet<_> = objects.iter().collect();
+    let objects = probes.iter().map(|got| got.header("seriatim-object"));
+    let objects: Vec<_> = objects.collect();
+    let different: HashSet<_> = objects.iter().collect();
     assert_eq!(different.len(), 5, "probes rotate: {objects:?}");
     bad.behave(|_| Reply::Status(200));
     bad.until_accepted(20).await;
@@ -253,28 +205,22 @@ async fn a_receiver_that_is_down_holds_its_own_objects_only() {
 async fn a_wait_behind_an_open_circuit_is_no_attempt() {
     let (redis, bad) = (Redis::start(), Receiver::with(|_| Reply::Status(503)).await);
     let console = redis.console().await;
-    for object in 0..20 {
-        console
-            .emit(&format!("bad:{object}"), event(&bad.url("/")))
-            .await;
-    }
+    emit_for(&console, &bad, "bad", 20).await;
     let worker = start(&redis, "w", &sink(&[bad.url("/")], &[], |_| {}), |config| {
         config.concurrency = 1;
-        config.retry = "fixed:20ms,attempts=3,then=dead-letter"
-            .parse()
-            .expect("a policy");
+        retry("fixed:20ms,attempts=3,then=dead-letter")(config);
     });
     // Each object has one request, and one of them a second one. Then the circuit is open.
     bad.until_got(24).await;
-    let requests = |object: &str| {
-        bad.got()
-            .iter()
-            .filter(|got| got.header("seriatim-object") == object)
+    let requests = |object: String| {
+        let got = bad.got().into_iter();
+        got.filter(|got| got.header("seriatim-object") == object)
             .count()
     };
     let dead = console.dead().await.len();
-    let offered = (0..20)
-        .filter(|object| requests(&format!("bad:{object}")) >= 3)
+    let objects = (0..20).map(|object| format!("bad:{object}"));
+    let offered = objects
+        .filter(|object| requests(object.clone()) >= 3)
         .count();
     assert!(
         dead <= offered,
@@ -283,17 +229,16 @@ async fn a_wait_behind_an_open_circuit_is_no_attempt() {
     bad.behave(|_| Reply::Status(200));
     console.until_at_rest().await;
     worker.finish().await;
-    let mut attempts: std::collections::HashMap<_, Vec<_>> = std::collections::HashMap::new();
+    let mut attempts: HashMap<_, Vec<_>> = HashMap::new();
     for got in bad.got() {
-        attempts
-            .entry(got.header("seriatim-object").to_owned())
-            .or_default()
-            .push(got.header("seriatim-attempt").to_owned());
+        let (object, attempt) = ["seriatim-object", "seriatim-attempt"]
+            .map(|name| got.header(name).to_owned())
+            .into();
+        attempts.entry(object).or_default().push(attempt);
     }
     for (object, attempts) in attempts {
-        let counted: Vec<_> = (1..=attempts.len())
-            .map(|attempt| attempt.to_string())
-            .collect();
+        let counted = (1..=attempts.len()).map(|attempt| attempt.to_string());
+        let counted: Vec<_> = counted.collect();
         assert_eq!(
             attempts, counted,
             "{object}: each request counts, and nothing else"
@@ -311,21 +256,13 @@ async fn a_receiver_that_stalls_does_not_occupy_the_slots() {
         Receiver::with(|_| Reply::Stall).await,
     );
     let console = redis.console().await;
-    for object in 0..50 {
-        console
-            .emit(&format!("bad:{object}"), event(&bad.url("/")))
-            .await;
-    }
+    emit_for(&console, &bad, "bad", 50).await;
     let sink = sink(&[good.url("/"), bad.url("/")], &[], |options| {
         options.timeout = Duration::from_millis(500)
     });
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 4);
     bad.until_got(4).await;
-    for object in 0..50 {
-        console
-            .emit(&format!("good:{object}"), event(&good.url("/")))
-            .await;
-    }
+    emit_for(&console, &good, "good", 50).await;
     let began = Instant::now();
     good.until_accepted(50).await;
     assert!(
@@ -345,20 +282,13 @@ async fn a_receiver_that_stalls_does_not_occupy_the_slots() {
 /// still sent to the same receiver.
 #[tokio::test]
 async fn a_receiver_that_refuses_a_url_holds_that_object() {
-    let refuse =
-        |got: &crate::receiver::Got| Reply::Status(if got.target == "/gone" { 404 } else { 200 });
+    let refuse = |got: &Got| Reply::Status(if got.target == "/gone" { 404 } else { 200 });
     let (redis, receiver) = (Redis::start(), Receiver::with(refuse).await);
     let console = redis.console().await;
     console.emit("a", event(&receiver.url("/gone"))).await;
     console.emit("b", event(&receiver.url("/there"))).await;
-    let worker = start(
-        &redis,
-        "w",
-        &sink(&[receiver.url("/")], &[], |_| {}),
-        |config| {
-            config.retry = "fixed:1h".parse().expect("a policy");
-        },
-    );
+    let sink = sink(&[receiver.url("/")], &[], |_| {});
+    let worker = start(&redis, "w", &sink, retry("fixed:1h"));
     receiver.until_accepted(1).await;
     console.until_held("a", "retry").await;
     worker.finish().await;
@@ -370,24 +300,17 @@ async fn a_receiver_that_refuses_a_url_holds_that_object() {
 async fn a_receiver_that_resets_has_an_open_circuit() {
     let (redis, bad) = (Redis::start(), Receiver::with(|_| Reply::Reset).await);
     let console = redis.console().await;
-    for object in 0..50 {
-        console
-            .emit(&format!("bad:{object}"), event(&bad.url("/")))
-            .await;
-    }
+    emit_for(&console, &bad, "bad", 50).await;
     let worker = start(&redis, "w", &sink(&[bad.url("/")], &[], |_| {}), |config| {
         config.concurrency = 4;
-        config.retry = "fixed:100ms".parse().expect("a policy");
+        retry("fixed:100ms")(config);
     });
     // The first requests come together, each of them twice.
     bad.until_got(1).await;
     let began = Instant::now();
     sleep(Duration::from_millis(4200)).await;
-    let late = bad
-        .got()
-        .into_iter()
-        .filter(|got| got.at > began + Duration::from_millis(200))
-        .count();
+    let (got, since) = (bad.got(), began + Duration::from_millis(200));
+    let late = got.iter().filter(|got| got.at > since).count();
     assert!((2..=5).contains(&late), "{late} requests in 4 s");
     bad.behave(|_| Reply::Status(200));
     bad.until_accepted(50).await;
@@ -403,11 +326,7 @@ async fn a_slow_receiver_costs_no_attempts() {
         Receiver::with(|_| Reply::Late(Duration::from_millis(1500))).await,
     );
     let console = redis.console().await;
-    for object in 0..12 {
-        console
-            .emit(&format!("slow:{object}"), event(&slow.url("/")))
-            .await;
-    }
+    emit_for(&console, &slow, "slow", 12).await;
     let sink = EventUrl::at(
         "/url".parse().expect("a pointer"),
         Allowed::new([slow.url("/").parse().expect("a prefix")]),
@@ -418,9 +337,7 @@ async fn a_slow_receiver_costs_no_attempts() {
         &Arc::new(sink.slots(8).open().expect("a sink")),
         |config| {
             config.concurrency = 8;
-            config.retry = "fixed:100ms,attempts=1,then=dead-letter"
-                .parse()
-                .expect("a policy");
+            retry("fixed:100ms,attempts=1,then=dead-letter")(config);
         },
     );
     slow.until_accepted(12).await;
@@ -454,7 +371,7 @@ async fn secrets_that_an_answer_repeats_are_left_out() {
         .open()
         .expect("a sink");
     let worker = start(&redis, "w", &Arc::new(sink), |_| {});
-    let errors = dead_errors(&console, 1).await;
+    let errors = until_dead(&console, 1).await;
     assert!(
         errors[0].contains("token ***, bearer ***, basic ***, password ***"),
         "{errors:?}"

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use seriatim_http::{Allowed, EventUrl, Exclusive, Options};
+use seriatim_http::{Allowed, EventUrl, Exclusive, Http, Options};
 use tokio::time::{Instant, sleep};
 
 use crate::receiver::{Got, Receiver, Reply};
-use crate::requests::sink;
+use crate::requests::{retry, sink};
 use crate::support::Redis;
 use crate::support::clock::Clock;
 use crate::support::process::Process;
@@ -30,8 +30,20 @@ fn number(got: &Got, header: &str) -> u64 {
         .unwrap_or_else(|_| panic!("{header} is {:?}", got.header(header)))
 }
 
-fn exclusive(options: &mut Options, timeout: Duration) {
-    (options.exclusive, options.timeout) = (Exclusive::All, timeout);
+/// Returns a sink whose requests are exclusive, and take at most this long.
+fn exclusive(receiver: &Receiver, timeout: Duration) -> Arc<Http> {
+    sink(&receiver.url("/"), |options| {
+        (options.exclusive, options.timeout) = (Exclusive::All, timeout);
+    })
+}
+
+/// Asserts that the second request came only after the time limit and the margin of the first one.
+fn assert_apart(got: &[Got], limit: Duration) {
+    let between = got[1].at - got[0].at;
+    assert!(
+        between >= limit + MARGIN - Duration::from_millis(100),
+        "{between:?}"
+    );
 }
 
 /// Tests that an event whose request has timed out comes again only after the time limit and the
@@ -45,12 +57,8 @@ async fn an_event_comes_again_only_after_its_time() {
     let worker = start(
         &redis,
         "w",
-        &sink(&receiver.url("/"), |options| exclusive(options, limit)),
-        |config| {
-            config.retry = "fixed:1ms,attempts=2,then=dead-letter"
-                .parse()
-                .expect("a policy");
-        },
+        &exclusive(&receiver, limit),
+        retry("fixed:1ms,attempts=2,then=dead-letter"),
     );
     receiver.until_got(1).await;
     receiver.behave(|_| Reply::Status(200));
@@ -59,19 +67,11 @@ async fn an_event_comes_again_only_after_its_time() {
     console.until_at_rest().await;
     let got = receiver.got();
     assert_eq!(got.len(), 3, "the first one again, and the second one");
-    assert!(
-        got[1].at - got[0].at >= limit + MARGIN - Duration::from_millis(100),
-        "{:?}",
-        got[1].at - got[0].at
-    );
-    let numbers: Vec<_> = got
-        .iter()
-        .map(|got| number(got, "seriatim-attempt"))
-        .collect();
-    assert!(
-        numbers.is_sorted_by(|before, after| before < after),
-        "{numbers:?}"
-    );
+    assert_apart(&got, limit);
+    let numbers = got.iter().map(|got| number(got, "seriatim-attempt"));
+    let numbers: Vec<_> = numbers.collect();
+    let rise = numbers.is_sorted_by(|before, after| before < after);
+    assert!(rise, "{numbers:?}");
     assert!(number(&got[0], "seriatim-deadline") <= number(&got[1], "seriatim-deadline") - 2000);
     assert!(
         console.dead().await.is_empty(),
@@ -87,7 +87,7 @@ async fn a_takeover_waits_for_the_open_request() {
     let (redis, receiver) = (Redis::start(), Receiver::with(|_| Reply::Stall).await);
     let console = redis.console().await;
     console.emit("a", "1").await;
-    let sink = sink(&receiver.url("/"), |options| exclusive(options, limit));
+    let sink = exclusive(&receiver, limit);
     let first = start(&redis, "one", &sink, |_| {});
     receiver.until_got(1).await;
     receiver.behave(|_| Reply::Status(200));
@@ -101,11 +101,7 @@ async fn a_takeover_waits_for_the_open_request() {
     second.finish().await;
     console.until_at_rest().await;
     let got = receiver.got();
-    assert!(
-        got[1].at - got[0].at >= limit + MARGIN - Duration::from_millis(100),
-        "{:?}",
-        got[1].at - got[0].at
-    );
+    assert_apart(&got, limit);
     assert_eq!(got.len(), 100);
 }
 
@@ -121,12 +117,7 @@ async fn a_deadline_is_a_time_of_redis() {
     );
     let console = redis.console().await;
     let limit = Duration::from_secs(20);
-    let worker = start(
-        &redis,
-        "w",
-        &sink(&receiver.url("/"), |options| exclusive(options, limit)),
-        |_| {},
-    );
+    let worker = start(&redis, "w", &exclusive(&receiver, limit), |_| {});
     console.emit("a", "1").await;
     receiver.until_accepted(1).await;
     worker.finish().await;
@@ -165,22 +156,14 @@ async fn the_answer_of_a_gateway_is_no_end() {
     ];
     let limit = Duration::from_millis(200);
     for (what, answer, is_end) in firsts {
-        let first = move |got: &Got| {
-            if got.number == 0 {
-                answer(got)
-            } else {
-                Reply::Status(200)
-            }
+        let first = move |got: &Got| match got.number {
+            0 => answer(got),
+            _ => Reply::Status(200),
         };
         let (redis, receiver) = (Redis::start(), Receiver::with(first).await);
         let console = redis.console().await;
         console.emit("a", "1").await;
-        let worker = start(
-            &redis,
-            "w",
-            &sink(&receiver.url("/"), |options| exclusive(options, limit)),
-            |_| {},
-        );
+        let worker = start(&redis, "w", &exclusive(&receiver, limit), |_| {});
         receiver.until_accepted(1).await;
         worker.finish().await;
         console.until_at_rest().await;
@@ -192,6 +175,12 @@ async fn the_answer_of_a_gateway_is_no_end() {
             "{what}: {between:?}"
         );
     }
+}
+
+/// Returns the target of each request, and whether it has a deadline.
+fn with_deadlines(got: &[Got]) -> Vec<(&str, bool)> {
+    let has = |got: &Got| !got.header("seriatim-deadline").is_empty();
+    got.iter().map(|got| (&*got.target, has(got))).collect()
 }
 
 /// Tests that only requests to URLs with the prefix are exclusive.
@@ -207,25 +196,15 @@ async fn a_prefix_names_the_exclusive_urls() {
     options.exclusive = Exclusive::Prefixes(vec![receiver.url("/one/").parse().expect("a prefix")]);
     let allowed = Allowed::new([receiver.url("/").parse().expect("a prefix")]);
     let pointer = "/url".parse().expect("a pointer");
-    let sink = Arc::new(
-        EventUrl::at(pointer, allowed)
-            .options(options)
-            .open()
-            .expect("valid settings"),
-    );
+    let sink = EventUrl::at(pointer, allowed).options(options).open();
+    let sink = Arc::new(sink.expect("valid settings"));
     let worker = start(&redis, "w", &sink, |_| {});
     receiver.until_accepted(3).await;
     worker.finish().await;
     console.until_at_rest().await;
-    let has = |got: &Got| !got.header("seriatim-deadline").is_empty();
-    assert_eq!(
-        receiver
-            .got()
-            .iter()
-            .map(|got| (got.target.as_str(), has(got)))
-            .collect::<Vec<_>>(),
-        [("/one/x", true), ("/many", false), ("/one/y", true)]
-    );
+    let got = receiver.got();
+    let expected = [("/one/x", true), ("/many", false), ("/one/y", true)];
+    assert_eq!(with_deadlines(&got), expected);
 }
 
 /// Tests that the program passes `--sink-exclusive=PREFIX` and `--sink-status` to its sink.
@@ -257,22 +236,14 @@ async fn the_options_of_the_program_reach_the_sink() {
         .emit_all("a", ["/one/x", "/many", "/one/gone", "/two/y"].map(event))
         .await;
     receiver.until_accepted(3).await;
-    let has = |got: &Got| {
-        (
-            got.target.clone(),
-            !got.header("seriatim-deadline").is_empty(),
-        )
-    };
+    let got = receiver.got();
     let expected = [
         ("/one/x", true),
         ("/many", false),
         ("/one/gone", true),
         ("/two/y", true),
     ];
-    assert_eq!(
-        receiver.got().iter().map(has).collect::<Vec<_>>(),
-        expected.map(|(path, has)| (path.to_owned(), has))
-    );
+    assert_eq!(with_deadlines(&got), expected);
     assert_eq!(console.dead().await.len(), 1);
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use seriatim::consume::Envelope;
+use seriatim_http::Http;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
@@ -145,6 +146,11 @@ impl Receiver {
 
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Returns a sink for this target of the receiver, with the usual settings.
+    pub(crate) fn sink(&self, target: &str) -> Arc<Http> {
+        crate::requests::sink(&self.url(target), |_| {})
     }
 
     pub(crate) fn url(&self, rest: &str) -> String {

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use seriatim::worker::WorkerConfig;
 use seriatim_http::{Format, Http, Options, Secret};
 
-use crate::receiver::{Receiver, Reply};
+use crate::receiver::{Got, Receiver, Reply};
 use crate::support::Redis;
+use crate::support::console::Console;
 use crate::support::running::start;
 
 /// Returns a sink for the receiver.
@@ -19,6 +21,24 @@ pub(crate) fn sink(url: &str, change: impl FnOnce(&mut Options)) -> Arc<Http> {
             .open()
             .expect("valid settings"),
     )
+}
+
+/// Returns a change of a worker's settings: this retry policy.
+pub(crate) fn retry(policy: &str) -> impl FnOnce(&mut WorkerConfig) + use<> {
+    let policy = policy.parse().expect("a policy");
+    move |config: &mut WorkerConfig| config.retry = policy
+}
+
+/// A policy that makes an event a dead letter after its first attempt.
+pub(crate) const ONCE: &str = "fixed:1ms,attempts=1,then=dead-letter";
+
+/// Returns the errors of the dead letters.
+pub(crate) async fn dead_errors(console: &Console) -> Vec<String> {
+    let error = |letter: Vec<(String, Vec<u8>)>| {
+        let found = letter.into_iter().find(|(field, _)| field == "error");
+        String::from_utf8(found.expect("an error").1).expect("UTF-8")
+    };
+    console.dead().await.into_iter().map(error).collect()
 }
 
 #[tokio::test]
@@ -78,12 +98,7 @@ async fn a_list_has_at_most_so_many_events_of_one_object() {
             .emit_all(object, (0..25).map(|n| n.to_string()))
             .await;
     }
-    let worker = start(
-        &redis,
-        "w",
-        &sink(&receiver.url("/?batch=10"), |_| {}),
-        |_| {},
-    );
+    let worker = start(&redis, "w", &receiver.sink("/?batch=10"), |_| {});
     receiver.until_accepted(75).await;
     worker.finish().await;
     let lists: Vec<_> = receiver
@@ -102,12 +117,8 @@ async fn a_list_has_at_most_so_many_events_of_one_object() {
             (true, &events.len().to_string())
         );
     }
-    assert!(
-        receiver
-            .got()
-            .iter()
-            .all(|got| got.target == "/" && got.body.starts_with('['))
-    );
+    let is_list = |got: &Got| got.target == "/" && got.body.starts_with('[');
+    assert!(receiver.got().iter().all(is_list));
     console.until_at_rest().await;
 }
 
@@ -125,45 +136,29 @@ async fn requests_are_signed_with_both_secrets() {
         "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
         "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
     ];
-    let secrets: Vec<Secret> = texts
-        .iter()
-        .map(|text| text.parse().expect("a secret"))
-        .collect();
+    let secrets: Vec<Secret> = texts.map(|text| text.parse().expect("a secret")).to_vec();
     let signers = secrets.clone();
-    let worker = start(
-        &redis,
-        "w",
-        &sink(&receiver.url("/"), |options| options.secrets = signers),
-        |_| {},
-    );
+    let sink = sink(&receiver.url("/"), |options| options.secrets = signers);
+    let worker = start(&redis, "w", &sink, |_| {});
     receiver.until_accepted(1).await;
     worker.finish().await;
     let got = receiver.got();
-    assert_eq!(
-        got.iter()
-            .map(|got| got.header("seriatim-attempt"))
-            .collect::<Vec<_>>(),
-        ["1", "2"]
-    );
+    let attempts: Vec<_> = got
+        .iter()
+        .map(|got| got.header("seriatim-attempt"))
+        .collect();
+    assert_eq!(attempts, ["1", "2"]);
     for got in &got {
         let [id, timestamp, signatures] =
             ["webhook-id", "webhook-timestamp", "webhook-signature"].map(|name| got.header(name));
         assert_eq!(id, "1");
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .expect("after 1970")
-            .as_secs();
-        assert!(
-            timestamp
-                .parse::<u64>()
-                .is_ok_and(|at| at <= now && now - at < 60),
-            "{timestamp}"
-        );
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.expect("after 1970").as_secs();
+        let at = timestamp.parse::<u64>();
+        assert!(at.is_ok_and(|at| at <= now && now - at < 60), "{timestamp}");
         for secret in &secrets {
-            assert_eq!(
-                secret.verify(id, timestamp, signatures, got.body.as_bytes()),
-                Ok(())
-            );
+            let verified = secret.verify(id, timestamp, signatures, got.body.as_bytes());
+            assert_eq!(verified, Ok(()));
         }
         assert!(secrets[0].verify(id, timestamp, signatures, b"{}").is_err());
     }
@@ -181,56 +176,29 @@ async fn cloud_events_are_binary_or_batched() {
     receiver.until_got(2).await;
     worker.finish().await;
     console.emit_all("work 1", ["8", "9"]).await;
-    let worker = start(
-        &redis,
-        "w",
-        &sink(&receiver.url("/?batch=2"), cloud),
-        |_| {},
-    );
+    let batched = sink(&receiver.url("/?batch=2"), cloud);
+    let worker = start(&redis, "w", &batched, |_| {});
     receiver.until_got(3).await;
     worker.finish().await;
     let got = receiver.got();
-    let attributes = [
-        "ce-specversion",
-        "ce-id",
-        "ce-prev",
-        "ce-source",
-        "ce-type",
-        "ce-subject",
-        "content-type",
-    ];
-    let moved = [
-        "1.0",
-        "1",
-        "0",
-        "/seriatim",
-        "moved",
-        "work%201",
-        "application/json",
-    ];
-    assert_eq!(
+    let attributes = |got: &Got| {
+        let names = "specversion id prev source type subject";
+        let names = names
+            .split(' ')
+            .map(|name| got.header(&format!("ce-{name}")).to_owned());
+        names.collect::<Vec<_>>().join(" ")
+    };
+    for (got, told, body) in [
         (
-            attributes.map(|name| got[0].header(name)),
-            got[0].body.as_str()
+            &got[0],
+            "1.0 1 0 /seriatim moved work%201",
+            "{\"type\":\"moved\"}",
         ),
-        (moved, "{\"type\":\"moved\"}")
-    );
-    let plain = [
-        "1.0",
-        "2",
-        "1",
-        "/seriatim",
-        "seriatim.event",
-        "work%201",
-        "application/json",
-    ];
-    assert_eq!(
-        (
-            attributes.map(|name| got[1].header(name)),
-            got[1].body.as_str()
-        ),
-        (plain, "7")
-    );
+        (&got[1], "1.0 2 1 /seriatim seriatim.event work%201", "7"),
+    ] {
+        assert_eq!((&*attributes(got), &*got.body), (told, body));
+        assert_eq!(got.header("content-type"), "application/json");
+    }
     assert_eq!(
         got[2].header("content-type"),
         "application/cloudevents-batch+json"

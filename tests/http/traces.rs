@@ -123,18 +123,15 @@ fn span(told: &Value, resource: &Value) -> Span {
 }
 
 fn options<'a>(collector: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    [
-        &[
-            "--trace-field",
-            "/traceparent",
-            "--otlp-endpoint",
-            collector,
-            "--retry",
-            "fixed:20ms",
-        ],
-        more,
-    ]
-    .concat()
+    let field = ["--trace-field", "/traceparent"];
+    let others = ["--otlp-endpoint", collector, "--retry", "fixed:20ms"];
+    [&field[..], &others, more].concat()
+}
+
+/// Stops a worker process, which must end well.
+async fn stop(worker: &mut Process) {
+    worker.terminate();
+    assert!(worker.ended().await.success(), "{}", worker.log());
 }
 
 /// Tests that each attempt is a span of a new trace, linked to its producer's span, and that the
@@ -143,14 +140,7 @@ fn options<'a>(collector: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 async fn each_attempt_has_a_span_that_is_linked_to_its_producer() {
     let redis = Redis::start();
     let collector = Receiver::with(|_| Reply::With(200, Vec::new(), "{}".to_owned())).await;
-    let target = Receiver::with(|got| {
-        if got.number == 0 {
-            Reply::Status(500)
-        } else {
-            Reply::Status(200)
-        }
-    })
-    .await;
+    let target = Receiver::with(|got| Reply::Status(if got.number == 0 { 500 } else { 200 })).await;
     let console = redis.console().await;
     console.emit("a", &event(A)).await;
     let url = collector.url("");
@@ -160,8 +150,7 @@ async fn each_attempt_has_a_span_that_is_linked_to_its_producer() {
     console.emit("c", &event("00-malformed")).await;
     console.emit("d", "7").await;
     target.until_got(5).await;
-    worker.terminate();
-    assert!(worker.ended().await.success(), "{}", worker.log());
+    stop(&mut worker).await;
 
     let spans = spans(&collector);
     assert_eq!(spans.len(), 2, "{spans:#?}");
@@ -178,33 +167,24 @@ async fn each_attempt_has_a_span_that_is_linked_to_its_producer() {
         );
         assert_eq!(span.links, [(A.to_owned(), id.clone())]);
         assert_eq!(span.parent, "", "a root");
-        assert_eq!(
-            (
-                span.at("seriatim.object").as_str(),
-                span.at("messaging.message.id")
-            ),
-            ("a", id.clone())
-        );
-        assert_eq!(span.at("seriatim.attempt"), (at + 1).to_string());
-        assert_eq!(
-            (
-                span.at("seriatim.outcome").as_str(),
-                span.status,
-                span.at("seriatim.delivered").as_str()
-            ),
-            (outcome, status, delivered)
-        );
+        for (name, value) in [
+            ("seriatim.object", "a"),
+            ("messaging.message.id", &*id),
+            ("seriatim.attempt", &*(at + 1).to_string()),
+            ("seriatim.outcome", outcome),
+            ("seriatim.delivered", delivered),
+        ] {
+            assert_eq!(span.at(name), value, "{name}");
+        }
+        assert_eq!(span.status, status);
         assert_eq!(target.got()[at].header("traceparent"), span.parent_header());
         assert_eq!(attribute(&span.resource, "service.name"), "seriatim");
         assert_eq!(attribute(&span.resource, "service.instance.id"), "w");
     }
     assert_ne!(spans[0].trace, spans[1].trace);
     assert!(spans.iter().all(|span| !A.contains(&span.trace)));
-    assert!(
-        target.got()[2..]
-            .iter()
-            .all(|got| got.header("traceparent").is_empty())
-    );
+    let mut others = target.got()[2..].to_vec().into_iter();
+    assert!(others.all(|got| got.header("traceparent").is_empty()));
 }
 
 /// Tests that a list of events has one span, linked to each sampled producer, at most 128.
@@ -219,36 +199,25 @@ async fn a_list_has_one_span_with_a_link_for_each_sampled_event() {
         .await;
     console.emit_all("many", (0..200).map(|_| event(A))).await;
     let url = collector.url("/");
-    let mut worker = Process::start(
-        &redis,
-        "w",
-        &target.url("/?batch=1000"),
-        &options(&url, &["--trace-child"]),
+    let (sink, options) = (
+        target.url("/?batch=1000"),
+        options(&url, &["--trace-child"]),
     );
+    let mut worker = Process::start(&redis, "w", &sink, &options);
     target.until_accepted(204).await;
-    worker.terminate();
-    assert!(worker.ended().await.success(), "{}", worker.log());
+    stop(&mut worker).await;
     let spans = spans(&collector);
     let of = |object: &str| {
-        spans
-            .iter()
-            .find(|span| span.at("seriatim.object") == object)
-            .expect("a span")
+        let mut spans = spans.iter();
+        let span = spans.find(|span| span.at("seriatim.object") == object);
+        span.expect("a span")
     };
     assert_eq!(spans.len(), 2, "{spans:#?}");
     let got = target.got();
-    let ids = got
-        .iter()
-        .find(|got| got.events()[0].2 == "a")
-        .expect("its request")
-        .events();
-    assert_eq!(
-        of("a").links,
-        [
-            (A.to_owned(), ids[0].0.to_string()),
-            (B.to_owned(), ids[2].0.to_string())
-        ]
-    );
+    let request = got.iter().find(|got| got.events()[0].2 == "a");
+    let ids = request.expect("its request").events();
+    let link = |parent: &str, at: usize| (parent.to_owned(), ids[at].0.to_string());
+    assert_eq!(of("a").links, [link(A, 0), link(B, 2)]);
     assert_eq!(of("a").at("messaging.batch.message_count"), "4");
     assert_eq!(of("a").parent, "", "a list is no child");
     let many = of("many");
@@ -268,26 +237,15 @@ async fn a_list_has_one_span_with_a_link_for_each_sampled_event() {
 async fn a_span_can_be_a_child() {
     let redis = Redis::start();
     let (collector, target) = (Receiver::start().await, Receiver::start().await);
-    redis
-        .console()
-        .await
-        .emit(
-            "a",
-            &json!({"traceparent": A, "tracestate": "x=1", "url": target.url("/")}).to_string(),
-        )
-        .await;
+    let event = json!({"traceparent": A, "tracestate": "x=1", "url": target.url("/")});
+    let console = redis.console().await;
+    console.emit("a", &event.to_string()).await;
     let (url, port) = (collector.url(""), target.url(""));
-    let more = [
-        "--trace-child",
-        "--allow",
-        &port,
-        "--allow-address",
-        "127.0.0.1",
-    ];
+    let allow = ["--allow", &port, "--allow-address", "127.0.0.1"];
+    let more = [&["--trace-child"], &allow[..]].concat();
     let mut worker = Process::start(&redis, "w", "event-url", &options(&url, &more));
     target.until_accepted(1).await;
-    worker.terminate();
-    assert!(worker.ended().await.success(), "{}", worker.log());
+    stop(&mut worker).await;
     let spans = spans(&collector);
     assert_eq!(spans.len(), 1);
     assert_eq!(format!("00-{}-{}-01", spans[0].trace, spans[0].parent), A);
@@ -318,8 +276,7 @@ async fn a_collector_that_is_away_delays_nothing() {
         }
         target.until_accepted(20).await;
         let began = Instant::now();
-        worker.terminate();
-        assert!(worker.ended().await.success(), "{}", worker.log());
+        stop(&mut worker).await;
         assert!(
             began.elapsed() < Duration::from_secs(8),
             "{stalls}: {:?}",
@@ -355,8 +312,7 @@ async fn a_second_signal_shortens_the_wait_for_the_last_spans() {
     worker.terminate();
     collector.until_got(1).await;
     let began = Instant::now();
-    worker.terminate();
-    assert!(worker.ended().await.success(), "{}", worker.log());
+    stop(&mut worker).await;
     assert!(
         began.elapsed() < Duration::from_millis(1800),
         "{:?}",
@@ -381,18 +337,15 @@ async fn spans_go_in_requests_of_bounded_size() {
             .emit_all(&format!("o{object}"), (0..128).map(|_| event(A)))
             .await;
     }
-    let url = collector
-        .url("")
-        .replace("http://", "http://ada:hunter%402@");
-    let mut worker = Process::start(
-        &redis,
-        "w",
-        &target.url("/?batch=1000"),
-        &options(&url, &["--batch", "128"]),
+    let url = collector.url("");
+    let url = url.replace("http://", "http://ada:hunter%402@");
+    let (sink, options) = (
+        target.url("/?batch=1000"),
+        options(&url, &["--batch", "128"]),
     );
+    let mut worker = Process::start(&redis, "w", &sink, &options);
     target.until_accepted(60 * 128).await;
-    worker.terminate();
-    assert!(worker.ended().await.success(), "{}", worker.log());
+    stop(&mut worker).await;
     let (log, got) = (worker.log(), collector.got());
     assert!(spans(&collector).iter().all(|span| span.links.len() == 128));
     assert!(
@@ -453,8 +406,7 @@ async fn the_variables_of_opentelemetry_count() {
         let variables = [&[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())], more].concat();
         let mut worker = Process::start_with(&redis, "w", &target.url("/"), &field, &variables);
         target.until_accepted(events).await;
-        worker.terminate();
-        assert!(worker.ended().await.success(), "{}", worker.log());
+        stop(&mut worker).await;
         assert!(worker.log().contains(logged), "{more:?}: {}", worker.log());
         requests += usize::from(spans_at_the_end);
         assert_eq!(collector.got().len(), requests, "{more:?}");
@@ -474,12 +426,8 @@ async fn a_wrong_collector_is_refused() {
         "http://",
         "ftp://user:hunter2@collector",
     ] {
-        let mut worker = Process::start(
-            &redis,
-            "w",
-            "null",
-            &["--trace-field", "/traceparent", "--otlp-endpoint", url],
-        );
+        let options = ["--trace-field", "/traceparent", "--otlp-endpoint", url];
+        let mut worker = Process::start(&redis, "w", "null", &options);
         let (status, log) = (worker.ended().await, worker.log());
         assert_eq!(
             (status.code(), log.lines().count()),
@@ -539,32 +487,18 @@ async fn handlers_run_inside_the_span() {
     let finished = finished.await;
     worker.finish().await;
     let seen = seen.lock().expect("no panic").clone();
-    assert_eq!(
-        seen,
-        finished
-            .iter()
-            .map(|span| span.span_context.clone())
-            .collect::<Vec<_>>()
-    );
-    let given =
-        TraceField::new("/traceparent".parse().expect("a pointer")).context(event(A).as_bytes());
-    assert_eq!(
-        finished[0].links.links[0].span_context,
-        given.expect("a context")
-    );
+    let contexts = finished.iter().map(|span| span.span_context.clone());
+    assert_eq!(seen, contexts.collect::<Vec<_>>());
+    let field = TraceField::new("/traceparent".parse().expect("a pointer"));
+    let given = field.context(event(A).as_bytes()).expect("a context");
+    assert_eq!(finished[0].links.links[0].span_context, given);
     let linked = &finished[1].links.links[0].span_context;
     assert_eq!(
         (linked.trace_id(), linked.span_id()),
         (seen[0].trace_id(), seen[0].span_id())
     );
-    assert_eq!(
-        seen.iter()
-            .map(SpanContext::trace_id)
-            .collect::<HashSet<_>>()
-            .len(),
-        2,
-        "each delivery has its own trace"
-    );
+    let traces: HashSet<_> = seen.iter().map(SpanContext::trace_id).collect();
+    assert_eq!(traces.len(), 2, "each delivery has its own trace");
 }
 
 /// Tests that a delivery that is given up ends its span.
@@ -579,7 +513,7 @@ async fn a_cancelled_delivery_has_a_span() {
     let target = Receiver::with(|_| Reply::Stall).await;
     redis.console().await.emit("a", &event(A)).await;
     let traces = Traces::new("/traceparent".parse().expect("a pointer")).tracer(tracer);
-    let sink = crate::requests::sink(&target.url("/"), |_| {});
+    let sink = target.sink("/");
     let worker = start(&redis, "w", &sink, |config| config.traces = Some(traces));
     target.until_got(1).await;
     worker.crash().await;

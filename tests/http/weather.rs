@@ -95,7 +95,7 @@ async fn nothing_is_lost_or_reordered_in_bad_weather() {
 async fn an_absent_receiver_gets_one_request_per_second_and_all_of_them_when_it_returns() {
     let (redis, mut receiver) = (Redis::start(), Receiver::start().await);
     let console = redis.console().await;
-    let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |config| {
+    let worker = start(&redis, "w", &receiver.sink("/"), |config| {
         config.concurrency = 64;
         config.probe_max = seriatim::worker::WorkerConfig::default().probe_max;
     });
@@ -151,7 +151,7 @@ async fn an_absent_receiver_is_left_alone_for_its_retry_after() {
     .await;
     let redis = Redis::start();
     redis.console().await.emit("a", "1").await;
-    let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |_| {});
+    let worker = start(&redis, "w", &receiver.sink("/"), |_| {});
     receiver.until_accepted(1).await;
     worker.finish().await;
     let got = receiver.got();
@@ -199,12 +199,12 @@ async fn delivered_events_are_committed_within_about_a_second() {
     });
     let console = redis.console().await;
     console.emit_all("a", (0..100).map(|n| n.to_string())).await;
-    let worker = start(&redis, "w", &sink(&receiver.url("/"), |_| {}), |_| {});
+    let worker = start(&redis, "w", &receiver.sink("/"), |_| {});
     receiver.until_got(80).await;
     worker.crash().await;
     console.end_lease("w").await;
     receiver.behave(|_| Reply::Status(200));
-    let worker = start(&redis, "v", &sink(&receiver.url("/"), |_| {}), |_| {});
+    let worker = start(&redis, "v", &receiver.sink("/"), |_| {});
     console.until_at_rest().await;
     worker.finish().await;
     let requests = receiver.got().len();
