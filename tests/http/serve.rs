@@ -1,13 +1,15 @@
 //! `seriatim serve`: its routes.
 
 use std::collections::BTreeSet;
+use std::num::NonZero;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use seriatim::control::By;
 use seriatim::sink::Stop;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
+use crate::requests::retry;
 use crate::serving::{Serving, answer, client_of};
 use crate::support::console::PATIENCE;
 use crate::support::recorder::{Act, Recorder};
@@ -47,10 +49,8 @@ async fn an_event_is_emitted_and_reaches_its_sink_byte_for_byte() {
     assert_eq!(sink.applied_of("work:1"), events);
     assert_eq!(sink.applied_of("work:2"), ["\"main\"", "1", "{\"a\":2}"]);
     let console = redis.console().await;
-    assert_eq!(
-        console.text(&console.keys.data("work:2")).await.as_deref(),
-        Some("{\"x\": 1}")
-    );
+    let data = console.text(&console.keys.data("work:2")).await;
+    assert_eq!(data.as_deref(), Some("{\"x\": 1}"));
 }
 
 /// Tests objects whose names a path cannot contain, or can contain only with an escape.
@@ -71,13 +71,10 @@ async fn every_object_is_reachable() {
         ("/v1/object/events?parts=false&object=objects", "objects"),
     ];
     for (target, object) in cases {
-        let before = console.list(&console.keys.events(object)).await.len();
+        let queued = async || console.list(&console.keys.events(object)).await.len();
+        let before = queued().await;
         assert_eq!(serving.post(target, "1").await.status, 202, "{target}");
-        assert_eq!(
-            console.list(&console.keys.events(object)).await.len(),
-            before + 1,
-            "{target}"
-        );
+        assert_eq!(queued().await, before + 1, "{target}");
         let view = target
             .replace("/events?parts=false&", "?")
             .replace("/events?", "?");
@@ -99,11 +96,8 @@ async fn a_repeat_has_the_first_answer_and_pushes_nothing() {
     let redis = Redis::start();
     let serving = Serving::start(&redis, &[]).await;
     let post = |key: &'static str, body: &'static str| {
-        answer(
-            serving
-                .posted("/v1/objects/work:1/events", body)
-                .header("idempotency-key", key),
-        )
+        let request = serving.posted("/v1/objects/work:1/events", body);
+        answer(request.header("idempotency-key", key))
     };
     let first = post("\"k 1\"", "1").await;
     assert_eq!((first.status, first.replayed), (202, false));
@@ -135,19 +129,10 @@ async fn a_full_queue_is_429_with_retry_after() {
     let redis = Redis::start();
     let console = redis.console().await;
     let control = crate::support::control(&redis.connect().await, redis.keys());
-    let by = seriatim::control::By {
-        who: "test",
-        why: "",
-    };
-    control
-        .set_limit(
-            by,
-            &"work:*".parse().expect("a selector"),
-            std::num::NonZero::new(2),
-            None,
-        )
-        .await
-        .expect("set");
+    let (who, why) = ("test", "");
+    let (work, two) = ("work:*".parse().expect("a selector"), NonZero::new(2));
+    let set = control.set_limit(By { who, why }, &work, two, None).await;
+    set.expect("set");
     let serving = Serving::start(&redis, &[]).await;
     for _ in 0..2 {
         let answer = serving.post("/v1/objects/work:1/events", "1").await;
@@ -165,18 +150,7 @@ async fn a_full_queue_is_429_with_retry_after() {
     let lines = serving
         .lines("{\"object\":\"work:1\",\"event\":1}\n{\"object\":\"other\",\"event\":2}\n{\"object\":\"work:1\",\"event\":3}\n")
         .await;
-    let statuses: Vec<_> = lines
-        .iter()
-        .map(|line| (line["line"].as_u64(), line["status"].as_u64()))
-        .collect();
-    assert_eq!(
-        statuses,
-        [
-            (Some(1), Some(429)),
-            (Some(2), Some(202)),
-            (Some(3), Some(429))
-        ]
-    );
+    assert_eq!(told(&lines), [(1, 429), (2, 202), (3, 429)]);
     assert_eq!(console.list(&console.keys.events("work:1")).await.len(), 2);
 }
 
@@ -190,12 +164,11 @@ async fn each_line_has_its_answer() {
         [(1, 202), (4, 400), (5, 202)]
     );
     let console = redis.console().await;
-    assert_eq!(
-        console.list(&console.keys.events("a")).await,
-        ["{\"n\":1}", "2"]
-    );
+    let queue = console.list(&console.keys.events("a")).await;
+    assert_eq!(queue, ["{\"n\":1}", "2"]);
 }
 
+/// Returns the line and the status of each answer.
 fn told(answers: &[serde_json::Value]) -> Vec<(u64, u64)> {
     let number = |line: &serde_json::Value, name: &str| line[name].as_u64().unwrap_or(0);
     answers
@@ -227,10 +200,8 @@ async fn a_line_that_cannot_be_read_ends_the_lines() {
             "{line}"
         );
     }
-    assert_eq!(
-        console.list(&console.keys.events("a")).await,
-        ["0", "1", "2"]
-    );
+    let queue = console.list(&console.keys.events("a")).await;
+    assert_eq!(queue, ["0", "1", "2"]);
 }
 
 /// Tests that empty lines, which keep a connection alive, do not end a stream, however many.
@@ -252,38 +223,24 @@ async fn an_idempotency_key_is_for_single_events() {
             .posted("/v1/objects/a/schedule", body)
             .header("idempotency-key", "k")
     };
-    assert_eq!(
-        answer(schedule("{\"event\":1,\"after_ms\":60000}"))
-            .await
-            .problem()
-            .0,
-        400
-    );
-    assert_eq!(
-        answer(schedule("{\"event\":1,\"after_ms\":60000,\"key\":\"k\"}"))
-            .await
-            .status,
-        202
-    );
+    let without_key = answer(schedule("{\"event\":1,\"after_ms\":60000}")).await;
+    assert_eq!(without_key.problem().0, 400);
+    let with_key = answer(schedule("{\"event\":1,\"after_ms\":60000,\"key\":\"k\"}")).await;
+    assert_eq!(with_key.status, 202);
     let lines = serving
         .posted("/v1/events", "{\"object\":\"a\",\"event\":1}")
         .header("idempotency-key", "k");
     assert_eq!(answer(lines).await.problem().0, 400);
-    let far = serving
-        .post(
-            "/v1/objects/a/schedule",
+    for (target, body) in [
+        (
+            "objects/a/schedule",
             "{\"event\":1,\"after_ms\":18446744073709551615}",
-        )
-        .await;
-    assert_eq!(far.problem().0, 400);
-    assert_eq!(
-        serving
-            .post("/v1/object/events?object=a&object=b", "1")
-            .await
-            .problem()
-            .0,
-        400
-    );
+        ),
+        ("object/events?object=a&object=b", "1"),
+    ] {
+        let refused = serving.post(&format!("/v1/{target}"), body).await;
+        assert_eq!(refused.problem().0, 400, "{target}");
+    }
 }
 
 /// Tests that the events of many lines are queued in order, and that each line is answered.
@@ -296,22 +253,14 @@ async fn a_long_stream_keeps_the_order() {
         .collect();
     let answers = serving.lines(&lines).await;
     assert_eq!(answers.len(), 20_000);
-    assert!(
-        answers
-            .iter()
-            .zip(1u64..)
-            .all(|(answer, number)| answer["line"] == number && answer["status"] == 202)
-    );
+    let expected: Vec<_> = (1..=20_000).map(|line| (line, 202)).collect();
+    assert!(told(&answers) == expected, "each line has its answer");
     let console = redis.console().await;
     for object in 0..7 {
-        let found = console
-            .list(&console.keys.events(&format!("work:{object}")))
-            .await;
-        let expected: Vec<_> = (0..20_000)
-            .filter(|n| n % 7 == object)
-            .map(|n| n.to_string())
-            .collect();
-        assert!(found == expected, "work:{object}");
+        let queue = console.keys.events(&format!("work:{object}"));
+        let numbers = (0..20_000).filter(|n| n % 7 == object);
+        let expected: Vec<_> = numbers.map(|n| n.to_string()).collect();
+        assert!(console.list(&queue).await == expected, "work:{object}");
     }
 }
 
@@ -348,20 +297,11 @@ async fn events_are_scheduled_listed_and_cancelled() {
         json!({ "key": "7", "due_ms": 4_102_444_802_000u64, "change": "new" })
     );
     let rows = serving.get("/v1/objects/user:1/schedule").await.json()["rows"].clone();
-    let keys: Vec<_> = rows
-        .as_array()
-        .expect("rows")
-        .iter()
-        .map(|row| row["key"].clone())
-        .collect();
-    assert!(
-        keys.len() == 2 && keys.contains(&json!("a/b")) && keys.contains(&json!("7")),
-        "{rows}"
-    );
-    let page = serving
-        .get("/v1/schedule?limit=1&from=4102444800")
-        .await
-        .json();
+    let rows = rows.as_array().expect("rows");
+    let keys: BTreeSet<_> = rows.iter().filter_map(|row| row["key"].as_str()).collect();
+    assert_eq!((rows.len(), keys), (2, BTreeSet::from(["7", "a/b"])));
+    let page = serving.get("/v1/schedule?limit=1&from=4102444800").await;
+    let page = page.json();
     assert_eq!(
         (&page["rows"][0]["key"], page["next"].is_string()),
         (&json!("a/b"), true)
@@ -377,36 +317,16 @@ async fn events_are_scheduled_listed_and_cancelled() {
     ] {
         assert_eq!(post(body.clone()).await.problem().0, 400, "{body}");
     }
-    assert_eq!(
-        serving
-            .delete("/v1/objects/user:1/schedule/a%2Fb")
-            .await
-            .status,
-        204
-    );
-    assert_eq!(
-        serving
-            .delete("/v1/objects/user:1/schedule/a%2Fb")
-            .await
-            .problem()
-            .0,
-        404
-    );
-    assert_eq!(
-        serving
-            .delete("/v1/object/schedule?object=user:1&key=7")
-            .await
-            .status,
-        204
-    );
-    assert_eq!(
-        serving
-            .delete("/v1/object/schedule?object=user:1")
-            .await
-            .problem()
-            .0,
-        400
-    );
+    for (target, status) in [
+        ("objects/user:1/schedule/a%2Fb", 204),
+        ("objects/user:1/schedule/a%2Fb", 404),
+        ("object/schedule?object=user:1&key=7", 204),
+        ("object/schedule?object=user:1", 400),
+    ] {
+        let deleted = serving.delete(&format!("/v1/{target}")).await;
+        assert_eq!(deleted.status, status, "{target}");
+        assert!(status == 204 || deleted.problem().0 == status, "{target}");
+    }
 }
 
 #[tokio::test]
@@ -421,9 +341,7 @@ async fn dead_letters_held_objects_and_rules_are_as_the_commands_have_them() {
     });
     console.emit_all("dead", ["1", "3"]).await;
     console.emit_all("held", ["2", "4"]).await;
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &sink, retry("fixed:1h"));
     console.until_held("held", "retry").await;
     sink.until_sent(1).await;
     worker.stop().await;
@@ -438,104 +356,50 @@ async fn dead_letters_held_objects_and_rules_are_as_the_commands_have_them() {
         serving.get("/v1/dead?object=held").await.json(),
         json!({ "rows": [] })
     );
-    assert_eq!(
-        serving
-            .post(&format!("/v1/dead/{id}/drop"), "")
-            .await
-            .problem()
-            .0,
-        400,
-        "a drop needs a reason"
+    let (drop, retry) = (
+        format!("/v1/dead/{id}/drop"),
+        format!("/v1/dead/{id}/retry"),
     );
-    assert_eq!(
-        serving
-            .post(
-                &format!("/v1/dead/{id}/retry"),
-                "{\"reason\":\"open again\"}"
-            )
-            .await
-            .json(),
-        // The event 3 of the object was delivered meanwhile.
-        json!({ "retried": id, "newer_delivered": true })
-    );
-    assert_eq!(
-        serving
-            .post(&format!("/v1/dead/{id}/retry"), "")
-            .await
-            .problem()
-            .0,
-        404
-    );
+    let refused = serving.post(&drop, "").await.problem();
+    assert_eq!(refused.0, 400, "a drop needs a reason");
+    let retried = serving.post(&retry, "{\"reason\":\"open again\"}").await;
+    // The event 3 of the object was delivered meanwhile.
+    let expected = json!({ "retried": id, "newer_delivered": true });
+    assert_eq!(retried.json(), expected);
+    assert_eq!(serving.post(&retry, "").await.problem().0, 404);
     assert_eq!(console.list(&console.keys.events("dead")).await, ["1"]);
     let held = serving.get("/v1/held").await.json();
     assert_eq!(
         (&held["rows"][0]["object"], &held["rows"][0]["waits_for"]),
         (&json!("held"), &json!("retry"))
     );
-    assert_eq!(
-        serving
-            .post("/v1/objects/held/skip", "{\"id\":9}")
-            .await
-            .problem(),
-        (409, "conflict".to_owned())
-    );
-    assert_eq!(
-        serving
-            .post("/v1/objects/held/release", "{\"reason\":\"now\"}")
-            .await
-            .json()["released"],
-        true
-    );
-    assert_eq!(
-        serving
-            .post("/v1/objects/other/release", "")
-            .await
-            .problem()
-            .0,
-        409
-    );
+    let skipped = serving.post("/v1/objects/held/skip", "{\"id\":9}").await;
+    assert_eq!(skipped.problem(), (409, "conflict".to_owned()));
+    let now = "{\"reason\":\"now\"}";
+    let released = serving.post("/v1/objects/held/release", now).await;
+    assert_eq!(released.json()["released"], true);
+    let other = serving.post("/v1/objects/other/release", "").await;
+    assert_eq!(other.problem().0, 409);
     let rule = json!({ "kind": "pause", "selector": "work:*", "for_ms": 60_000, "reason": "move" });
-    assert_eq!(
-        serving.post("/v1/rules", &rule.to_string()).await.json()["was_set"],
-        false
-    );
+    let set = serving.post("/v1/rules", &rule.to_string()).await;
+    assert_eq!(set.json()["was_set"], false);
     let rules = serving.get("/v1/rules").await.json();
     assert_eq!(
         (&rules["rules"][0]["selector"], &rules["rules"][0]["reason"]),
         (&json!("work:*"), &json!("move"))
     );
-    assert_eq!(
-        serving
-            .delete("/v1/rules?kind=pause&selector=work:*")
-            .await
-            .json()["lifted"],
-        true
-    );
-    assert_eq!(
-        serving
-            .delete("/v1/rules?kind=block&selector=work:*")
-            .await
-            .problem()
-            .0,
-        404
-    );
+    let lift = async |kind: &str| {
+        let target = format!("/v1/rules?kind={kind}&selector=work:*");
+        serving.delete(&target).await
+    };
+    assert_eq!(lift("pause").await.json()["lifted"], true);
+    assert_eq!(lift("block").await.problem().0, 404);
     let actions = serving.get("/v1/actions").await.json();
-    let told: Vec<_> = actions["rows"]
-        .as_array()
-        .expect("rows")
-        .iter()
-        .map(|row| (row["action"].as_str(), row["who"].as_str()))
-        .collect();
-    let http = Some("http");
-    assert_eq!(
-        told,
-        [
-            (Some("resume"), http),
-            (Some("pause"), http),
-            (Some("release"), http),
-            (Some("retry"), http)
-        ]
-    );
+    let rows = actions["rows"].as_array().expect("rows").iter();
+    let told: Vec<_> = rows.map(|row| (&row["action"], &row["who"])).collect();
+    let expected = ["resume", "pause", "release", "retry"].map(|action| json!(action));
+    let http = json!("http");
+    assert_eq!(told, expected.each_ref().map(|action| (action, &http)));
     assert_eq!(serving.get("/v1/stats").await.json()["dead_letters"], 0);
 }
 
@@ -559,17 +423,10 @@ async fn a_stop_answers_the_requests_under_way() {
     let request = serving
         .request(reqwest::Method::POST, "/v1/events")
         .header("content-type", "application/x-ndjson");
-    let mut response = {
-        sender
-            .send(Ok(b"{\"object\":\"a\",\"event\":1}\n".to_vec()))
-            .await
-            .expect("taken");
-        request
-            .body(reqwest::Body::wrap(body))
-            .send()
-            .await
-            .expect("an answer")
-    };
+    let line = b"{\"object\":\"a\",\"event\":1}\n".to_vec();
+    sender.send(Ok(line)).await.expect("taken");
+    let response = request.body(reqwest::Body::wrap(body)).send().await;
+    let mut response = response.expect("an answer");
     let first = response.chunk().await.expect("a part").expect("a part");
     assert_eq!(first, "{\"line\":1,\"status\":202}\n");
     serving.signal(rustix::process::Signal::TERM);
@@ -590,12 +447,7 @@ async fn a_stopping_server_answers_probes() {
     // Each request has its own connection, because a stop closes connections that are kept open.
     let client = client_of(|client| client.pool_max_idle_per_host(0));
     let mut serving = Serving::start_at(&redis, "127.0.0.1:0", &[], client).await;
-    let address = serving
-        .url
-        .strip_prefix("http://")
-        .expect("a URL")
-        .to_owned();
-    let mut under_way = TcpStream::connect(&address).await.expect("it listens");
+    let mut under_way = serving.connect().await;
     let head = "POST /v1/objects/work:1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n1";
     under_way.write_all(head.as_bytes()).await.expect("written");
     assert_eq!(serving.get("/readyz").await.status, 200);
@@ -609,27 +461,15 @@ async fn a_stopping_server_answers_probes() {
     })
     .await;
     assert_eq!(serving.get("/healthz").await.status, 200);
-    assert_eq!(
-        serving
-            .post("/v1/objects/work:2/events", "2")
-            .await
-            .problem(),
-        (503, "stopping".to_owned())
-    );
+    let refused = serving.post("/v1/objects/work:2/events", "2").await;
+    assert_eq!(refused.problem(), (503, "stopping".to_owned()));
     under_way.write_all(b"23").await.expect("written");
     let mut answer = String::new();
-    under_way
-        .read_to_string(&mut answer)
-        .await
-        .expect("an answer");
+    let read = under_way.read_to_string(&mut answer).await;
+    read.expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
     assert!(serving.ended().await.success());
-    assert_eq!(
-        redis
-            .console()
-            .await
-            .list(&redis.keys().events("work:1"))
-            .await,
-        ["123"]
-    );
+    let console = redis.console().await;
+    let queue = console.list(&redis.keys().events("work:1")).await;
+    assert_eq!(queue, ["123"]);
 }

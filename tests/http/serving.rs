@@ -6,6 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use reqwest::{Client, ClientBuilder, Method, RequestBuilder};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tokio::net::TcpStream;
 
 use crate::support::console::PATIENCE;
 use crate::support::proxy::Proxy;
@@ -138,6 +139,12 @@ impl Serving {
             .lines()
             .map(|line| serde_json::from_str(line).expect("JSON"))
             .collect()
+    }
+
+    /// Opens a connection without TLS.
+    pub(crate) async fn connect(&self) -> TcpStream {
+        let address = self.url.strip_prefix("http://").expect("no TLS");
+        TcpStream::connect(address).await.expect("a connection")
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
