@@ -1,9 +1,10 @@
 //! Cursors of lists over HTTP: a user with prefixes learns no name of another object from any answer,
 //! and a cursor is for one view.
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use redis::cmd;
 use reqwest::Method;
 use serde_json::{Value, json};
 use seriatim::control::By;
@@ -22,79 +23,27 @@ const PAGES_MAX: usize = 100;
 
 /// Fills all lists with rows of `work:` and of foreign objects, in turn.
 async fn fill(redis: &Redis) -> Vec<String> {
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
-    let control = control(&conn, keys);
-    let emitter = seriatim::Emitter::connect(redis.url())
-        .await
-        .expect("connected")
-        .with_keys(keys.clone());
-    let mut dead = Vec::new();
+    let console = redis.console().await;
+    let control = control(&console.conn(), &console.keys);
+    let emitter = redis.emitter().await;
     for n in 0..4 {
         for prefix in ["work", FOREIGN] {
             let object = format!("{prefix}:{n}");
             held(redis, &object, 7, &format!("410244480{n}000"), "1", "no").await;
             let paused = format!("{prefix}:paused{n}");
-            let _: u64 = cmd("ZADD")
-                .arg(keys.objects_paused())
-                .arg(0)
-                .arg(&paused)
-                .query_async(&mut conn)
-                .await
-                .expect("added");
-            let _: bool = cmd("SET")
-                .arg(keys.event_worker(&paused))
-                .arg("held")
-                .query_async(&mut conn)
-                .await
-                .expect("set");
-            let later = std::time::Duration::from_secs(1_000_000 + n);
-            emitter
-                .schedule(&object, &json!(1))
-                .after(later)
-                .key(format!("{prefix}-key{n}"))
-                .send()
-                .await
-                .expect("scheduled");
-            emitter
-                .schedule(&object, &json!(1))
-                .after(later)
-                .key(format!("{prefix}-second{n}"))
-                .send()
-                .await
-                .expect("scheduled");
-            let letter = [
-                "id", "1", "prev", "0", "object", &object, "event", "1", "error", "no", "attempts",
-                "1",
-            ];
-            let id = cmd("XADD")
-                .arg(keys.events_dead())
-                .arg("*")
-                .arg(&letter)
-                .query_async(&mut conn)
-                .await
-                .expect("added");
-            dead.push(id);
-            let row = [
-                "id",
-                "2",
-                "prev",
-                "0",
-                "object",
-                &object,
-                "event",
-                "1",
-                "status",
-                "completed",
-                "attempts",
-                "1",
-            ];
-            let _: String = cmd("XADD")
-                .arg(keys.event_log())
-                .arg("*")
-                .arg(&row)
-                .query_async(&mut conn)
-                .await
-                .expect("added");
+            let letter = format!("id 1 prev 0 object {object} event 1 error no attempts 1");
+            let row = format!("id 2 prev 0 object {object} event 1 status completed attempts 1");
+            let given = format!(
+                "ZADD objects.paused 0 {paused}; SET {paused}:event.worker held
+                 XADD events.dead * {letter}; XADD event.log * {row}"
+            );
+            console.add(&given).await;
+            let later = Duration::from_secs(1_000_000 + n);
+            for key in ["key", "second"] {
+                let schedule = emitter.schedule(&object, &json!(1)).after(later);
+                let scheduled = schedule.key(format!("{prefix}-{key}{n}")).send().await;
+                scheduled.expect("scheduled");
+            }
             let by = By {
                 who: "test",
                 why: prefix,
@@ -104,22 +53,17 @@ async fn fill(redis: &Redis) -> Vec<String> {
             let job = CronDraft::new(format!("{prefix}-nightly{n}"), schedule, &object, &event);
             control.set_cron(by, job).await.expect("set");
             let selector = format!("{prefix}:rule{n}").parse().expect("a selector");
-            control
-                .set_rule(by, Kind::Pause, &selector, None)
-                .await
-                .expect("set");
+            let set = control.set_rule(by, Kind::Pause, &selector, None).await;
+            set.expect("set");
             let share = seriatim::control::Share::new().weight(2);
-            control
-                .set_share(
-                    by,
-                    &format!("{prefix}:s{n}:*").parse().expect("a selector"),
-                    share,
-                )
-                .await
-                .expect("set");
+            let selector = format!("{prefix}:s{n}:*").parse().expect("a selector");
+            let set = control.set_share(by, &selector, share).await;
+            set.expect("set");
         }
     }
-    dead
+    let words = ["XRANGE", &console.keys.events_dead(), "-", "+"];
+    let letters: Vec<(String, Vec<String>)> = console.run(&words).await;
+    letters.into_iter().map(|(id, _)| id).collect()
 }
 
 /// Checks that an answer has no part of a foreign name, also in the bytes of its cursors.
@@ -130,32 +74,25 @@ fn check(what: &str, text: &str) {
         .filter(|word| word.len() > 8)
     {
         let bytes = URL_SAFE_NO_PAD.decode(word).unwrap_or_default();
+        let mut parts = bytes.windows(FOREIGN.len());
         assert!(
-            !bytes
-                .windows(FOREIGN.len())
-                .any(|part| part == FOREIGN.as_bytes()),
+            !parts.any(|part| part == FOREIGN.as_bytes()),
             "{what}: {word}"
         );
     }
 }
 
 async fn get(serving: &Serving, user: &str, target: &str) -> Answer {
-    let response = serving
-        .request(Method::GET, target)
-        .bearer_auth(token(user))
-        .send()
-        .await
-        .expect("an answer");
+    let request = || {
+        let request = serving.request(Method::GET, target);
+        request.bearer_auth(token(user))
+    };
+    let response = request().send().await.expect("an answer");
     for (name, value) in response.headers() {
         check(target, &format!("{name}: {value:?}"));
     }
     drop(response);
-    answer(
-        serving
-            .request(Method::GET, target)
-            .bearer_auth(token(user)),
-    )
-    .await
+    answer(request()).await
 }
 
 fn encoded(text: &str) -> String {
@@ -181,11 +118,8 @@ async fn walk(serving: &Serving, user: &str, target: &str) -> (Vec<Value>, Vec<S
             return (rows, cursors);
         };
         cursors.push(next.to_owned());
-        at = format!(
-            "{target}{}after={}",
-            if target.contains('?') { "&" } else { "?" },
-            encoded(next)
-        );
+        let and = if target.contains('?') { "&" } else { "?" };
+        at = format!("{target}{and}after={}", encoded(next));
     }
     panic!("{target}: {PAGES_MAX} pages, {rows:?}");
 }
@@ -197,9 +131,8 @@ async fn no_answer_has_a_foreign_name() {
     let (redis, file) = (Redis::start(), users(&USERS));
     let dead = fill(&redis).await;
     let serving = Serving::start(&redis, &["--users", path(&file)]).await;
-    let document: Value =
-        serde_json::from_str(include_str!("../../crates/web/src/serve/openapi.json"))
-            .expect("JSON");
+    let document = include_str!("../../crates/web/src/serve/openapi.json");
+    let document: Value = serde_json::from_str(document).expect("JSON");
     let (mut lists, mut seen) = (0, 0);
     for (route, methods) in document["paths"].as_object().expect("paths") {
         let Some(operation) = methods.get("get") else {
@@ -229,11 +162,9 @@ async fn no_answer_has_a_foreign_name() {
             lists += 1;
         }
         for id in &dead[..if route.contains("{id}") { 2 } else { 1 }] {
+            let path = route.replace("{object}", "work:1").replace("{id}", id);
             for query in &queries {
-                let target = format!(
-                    "{}{query}",
-                    route.replace("{object}", "work:1").replace("{id}", id)
-                );
+                let target = format!("{path}{query}");
                 let answer = get(&serving, "bound", &target).await;
                 check(&target, &answer.text);
                 if answer.status == 200 && parameters.contains("/after") {
@@ -254,16 +185,10 @@ async fn no_answer_has_a_foreign_name() {
     ] {
         for limit in [1, 3, 100] {
             let target = format!("/v1/{list}?limit={limit}");
-            assert_eq!(
-                walk(&serving, "bound", &target).await.0.len(),
-                own,
-                "{target}"
-            );
-            assert_eq!(
-                walk(&serving, "viewer", &target).await.0.len(),
-                2 * own,
-                "{target}"
-            );
+            for (user, rows) in [("bound", own), ("viewer", 2 * own)] {
+                let found = walk(&serving, user, &target).await.0.len();
+                assert_eq!(found, rows, "{user} {target}");
+            }
         }
     }
 }
@@ -274,22 +199,12 @@ async fn no_page_has_a_foreign_name() {
     let (redis, file) = (Redis::start(), users(&USERS));
     fill(&redis).await;
     // They fill the first page of the schedules, which then has no row and leads to a next page.
-    let emitter = seriatim::Emitter::connect(redis.url())
-        .await
-        .expect("connected")
-        .with_keys(redis.keys().clone());
+    let emitter = redis.emitter().await;
     for n in 0..60 {
-        let (object, later) = (
-            format!("{FOREIGN}:more{n}"),
-            std::time::Duration::from_secs(900_000),
-        );
-        emitter
-            .schedule(object, &json!(1))
-            .after(later)
-            .key(format!("{FOREIGN}-key"))
-            .send()
-            .await
-            .expect("scheduled");
+        let schedule = emitter.schedule(format!("{FOREIGN}:more{n}"), &json!(1));
+        let schedule = schedule.after(Duration::from_secs(900_000));
+        let scheduled = schedule.key(format!("{FOREIGN}-key")).send().await;
+        scheduled.expect("scheduled");
     }
     let dash = Dash::start(&redis, &["--users", path(&file)]).await;
     let mut followed = 0;
@@ -307,7 +222,7 @@ async fn no_page_has_a_foreign_name() {
     ] {
         let mut at = page.to_owned();
         for _ in 0..10 {
-            let found = reply(dash.page(&at).bearer_auth(token("bound"))).await;
+            let found = dash.page_as("bound", &at).await;
             for (name, value) in &found.headers {
                 check(&at, &format!("{name}: {value:?}"));
             }
@@ -338,17 +253,8 @@ async fn a_cursor_is_of_one_view() {
         let target = format!("/v1/{list}?limit=1");
         let cursor = walk(&serving, "viewer", &target).await.1.remove(0);
         let with = |query: &str, cursor: &str| format!("/v1/{query}after={}", encoded(cursor));
-        assert_eq!(
-            get(
-                &serving,
-                "viewer",
-                &with(&format!("{list}?limit=7&"), &cursor)
-            )
-            .await
-            .status,
-            200,
-            "{list}"
-        );
+        let more = with(&format!("{list}?limit=7&"), &cursor);
+        assert_eq!(get(&serving, "viewer", &more).await.status, 200, "{list}");
         let mut others = vec![
             ("bound", with(&format!("{list}?"), &cursor)),
             ("viewer", with(&format!("{list}?"), "4102444800000 xenon:1")),
@@ -360,12 +266,8 @@ async fn a_cursor_is_of_one_view() {
                 with(&format!("{list}?newest=true&prefix=w&from=1&"), &cursor),
             ),
         ];
-        others.extend(
-            lists
-                .iter()
-                .filter(|other| **other != list)
-                .map(|other| ("viewer", with(&format!("{other}?"), &cursor))),
-        );
+        let other_lists = lists.iter().filter(|other| **other != list);
+        others.extend(other_lists.map(|other| ("viewer", with(&format!("{other}?"), &cursor))));
         for (user, target) in others {
             let found = get(&serving, user, &target).await;
             // Each list ignores or refuses the filters of others; a refused one is 400, too.
@@ -375,17 +277,11 @@ async fn a_cursor_is_of_one_view() {
     }
     let elsewhere = Redis::start();
     fill(&elsewhere).await;
-    let cursor = walk(&serving, "viewer", "/v1/held?limit=1")
-        .await
-        .1
-        .remove(0);
+    let target = "/v1/held?limit=1";
+    let cursor = walk(&serving, "viewer", target).await.1.remove(0);
     let other = Serving::start(&elsewhere, &["--users", path(&file)]).await;
-    let found = get(
-        &other,
-        "viewer",
-        &format!("/v1/held?limit=1&after={}", encoded(&cursor)),
-    )
-    .await;
+    let target = format!("{target}&after={}", encoded(&cursor));
+    let found = get(&other, "viewer", &target).await;
     assert_eq!(found.problem(), (400, "invalid".to_owned()));
 }
 
@@ -395,14 +291,8 @@ async fn a_cursor_is_for_all_servers_of_the_namespace() {
     let (redis, file) = (Redis::start(), users(&USERS));
     fill(&redis).await;
     let options = ["--users", path(&file)];
-    let mut conn = redis.connect().await;
-    let _: u64 = cmd("HSETNX")
-        .arg(redis.keys().meta())
-        .arg("schema")
-        .arg(1)
-        .query_async(&mut conn)
-        .await
-        .expect("set");
+    let console = redis.console().await;
+    console.add("HSETNX seriatim.meta schema 1").await;
     let (first, second) = (
         Serving::start(&redis, &options).await,
         Serving::start(&redis, &options).await,
@@ -414,22 +304,11 @@ async fn a_cursor_is_for_all_servers_of_the_namespace() {
     let again = Serving::start(&redis, &options).await;
     assert_eq!(get(&again, "viewer", &target).await.status, 200);
     let dash = Dash::start(&redis, &["--users", path(&file), "--read-only"]).await;
-    assert_eq!(
-        reply(
-            dash.request(Method::GET, &target)
-                .bearer_auth(token("viewer"))
-        )
-        .await
-        .status,
-        200
-    );
+    let request = dash.request(Method::GET, &target);
+    let found = reply(request.bearer_auth(token("viewer"))).await;
+    assert_eq!(found.status, 200);
     // If the secret is lost, old cursors are refused and new ones work.
-    let _: u64 = cmd("HDEL")
-        .arg(redis.keys().meta())
-        .arg("cursors.secret")
-        .query_async(&mut conn)
-        .await
-        .expect("deleted");
+    console.add("HDEL seriatim.meta cursors.secret").await;
     let fresh = Serving::start(&redis, &options).await;
     assert_eq!(
         get(&fresh, "viewer", &target).await.problem(),
@@ -450,30 +329,9 @@ async fn the_last_page_of_the_log_leads_to_later_rows() {
         .to_owned();
     let target = format!("/v1/log?after={}", encoded(&later));
     assert_eq!(serving.get(&target).await.json()["rows"], json!([]));
-    let row = [
-        "id",
-        "9",
-        "prev",
-        "0",
-        "object",
-        "work:late",
-        "event",
-        "1",
-        "status",
-        "completed",
-        "attempts",
-        "1",
-    ];
-    let mut conn = redis.connect().await;
-    let _: String = cmd("XADD")
-        .arg(redis.keys().event_log())
-        .arg("*")
-        .arg(&row)
-        .query_async(&mut conn)
-        .await
-        .expect("added");
-    assert_eq!(
-        serving.get(&target).await.json()["rows"][0]["object"],
-        "work:late"
-    );
+    let row = "id 9 prev 0 object work:late event 1 status completed attempts 1";
+    let console = redis.console().await;
+    console.add(&format!("XADD event.log * {row}")).await;
+    let rows = serving.get(&target).await.json()["rows"].clone();
+    assert_eq!(rows[0]["object"], "work:late");
 }

@@ -105,17 +105,15 @@ async fn probe(address: &str, what: &str) {
 /// Story: 256 silent connections shut everybody out of the dashboard, probes included.
 #[tokio::test]
 async fn silent_connections_keep_nobody_out_of_the_dashboard() {
-    let (redis, file) = (Redis::start(), users(&USERS));
-    let dash = Dash::start(&redis, &["--users", path(&file)]).await;
+    let redis = Redis::start();
+    let dash = Dash::for_users(&redis).await;
     let mut kept = Kept::open(dash.address()).await;
     assert_eq!(kept.get("/rules", &token("viewer")).await, "200");
     let mut held = strangers(dash.address(), 256).await;
     for round in 0..30 {
         probe(dash.address(), &format!("round {round}")).await;
         assert_eq!(
-            reply(dash.page("/rules").bearer_auth(token("viewer")))
-                .await
-                .status,
+            dash.page_as("viewer", "/rules").await.status,
             200,
             "{round}"
         );
@@ -155,8 +153,8 @@ async fn silent_connections_keep_nobody_out_of_the_dashboard() {
 /// Tests that the connection of a login is one of its user at once, so that it does not give way.
 #[tokio::test]
 async fn a_login_does_not_give_way() {
-    let (redis, file) = (Redis::start(), users(&USERS));
-    let dash = Dash::start(&redis, &["--users", path(&file)]).await;
+    let redis = Redis::start();
+    let dash = Dash::for_users(&redis).await;
     let (mut stranger, mut user) = (
         Kept::open(dash.address()).await,
         Kept::open(dash.address()).await,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use reqwest::Method;
 use serde_json::Value;
 
-use crate::dashboard::rig::{Dash, Scene, USERS, path, reply, token, users};
+use crate::dashboard::rig::Scene;
 use crate::serving::{Answer, Serving, answer};
 use crate::support::Redis;
 
@@ -159,8 +159,7 @@ async fn a_misspelled_parameter_is_refused_with_the_one_that_was_meant() {
 
 #[tokio::test]
 async fn pages_and_forms_refuse_what_they_do_not_know() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (scene, dash) = Scene::with_dash().await;
     for (target, meant) in [
         ("/held?prefx=a", "prefix"),
         ("/dead?objct=a", "object"),
@@ -181,7 +180,7 @@ async fn pages_and_forms_refuse_what_they_do_not_know() {
         ("/job?zz=1", ""),
         ("/log/stream?statu=dead", "status"),
     ] {
-        let found = reply(dash.page(target).bearer_auth(token("operator"))).await;
+        let found = dash.page_as("operator", target).await;
         let name = target.split(['?', '=']).nth(1).expect("a parameter");
         assert!(
             found.status == 400 && found.text.contains(name) && found.text.contains(meant),
@@ -195,7 +194,7 @@ async fn pages_and_forms_refuse_what_they_do_not_know() {
         ("until_relesed", "true"),
         ("reason", "because"),
     ];
-    let found = reply(dash.form("/act", &form).bearer_auth(token("operator"))).await;
+    let found = dash.post_as("operator", "/act", &form).await;
     assert!(
         found.status == 400 && found.text.contains("until_released"),
         "{found:?}"

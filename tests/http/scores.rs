@@ -4,7 +4,7 @@ use std::process::Command;
 
 use redis::cmd;
 
-use crate::dashboard::rig::{Dash, USERS, path, reply, token, users};
+use crate::dashboard::rig::{Dash, USERS, path, users};
 use crate::serving::Serving;
 use crate::support::{Redis, jobs};
 
@@ -125,7 +125,7 @@ async fn no_list_page_or_command_shows_a_score_that_is_no_time() {
         "/object?name=work:aside",
         "/object?name=work:operator",
     ] {
-        let found = reply(dash.page(page).bearer_auth(token("operator"))).await;
+        let found = dash.page_as("operator", page).await;
         assert_eq!(found.status, 200, "{page}: {found:?}");
         check(page, &found.text);
     }

@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use seriatim::control::shares::Share;
 
-use crate::dashboard::rig::{Dash, USERS, path, reply, token, users};
+use crate::dashboard::rig::{Dash, USERS, path, token, users};
 use crate::serving::{Serving, answer};
 use crate::support::{Redis, control};
 
@@ -224,11 +224,7 @@ async fn pages_of_the_dashboard_show_shares() {
     wait(&redis, "work:1", &["work:7", "work:8"]).await;
     let file = users(&USERS);
     let dash = Dash::start(&redis, &["--users", path(&file)]).await;
-    let page = async |target: &str| {
-        reply(dash.page(target).bearer_auth(token("viewer")))
-            .await
-            .text
-    };
+    let page = async |target: &str| dash.page_as("viewer", target).await.text;
     let rules = page("/rules").await;
     for part in [
         "<h2>Shares</h2>",

@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use reqwest::Response;
 use tokio::time::timeout;
 
-use super::rig::{Dash, Reply, Scene, USERS, path, reply, token, users};
+use super::rig::{Dash, Reply, Scene, USERS, path, token, users};
 use crate::support::Redis;
 use crate::support::console::PATIENCE;
 
@@ -141,11 +141,9 @@ async fn no_row_is_lost_before_the_stream_and_while_it_is_cut() {
     )
     .await;
     write(&scene.redis, "work:a", 1001..=1003).await;
-    let page = reply(
-        dash.page("/log?follow=true&status=completed")
-            .bearer_auth(token("viewer")),
-    )
-    .await;
+    let page = dash
+        .page_as("viewer", "/log?follow=true&status=completed")
+        .await;
     assert!(page.text.contains(">1003<br>"), "{page:?}");
     write(&scene.redis, "work:a", 1004..=1005).await;
     let target = stream_of(&page);
@@ -161,11 +159,9 @@ async fn no_row_is_lost_before_the_stream_and_while_it_is_cut() {
     let second = stream.next_rows().await;
     assert_eq!(second.ids(), [1006]);
     let own = stream_of(
-        &reply(
-            dash.page("/log?follow=true&status=completed")
-                .bearer_auth(token("bound")),
-        )
-        .await,
+        &dash
+            .page_as("bound", "/log?follow=true&status=completed")
+            .await,
     );
     // The connection is cut. Without followers nobody reads the log.
     drop(stream);
@@ -178,12 +174,7 @@ async fn no_row_is_lost_before_the_stream_and_while_it_is_cut() {
     assert!(!missed.html.contains("passed over"));
     // Another user sees other rows, and cannot use this position. The parameter has the same effect.
     let target = target.replace(target.rsplit('=').next().expect("a position"), &second.id);
-    assert_eq!(
-        reply(dash.page(&target).bearer_auth(token("bound")))
-            .await
-            .status,
-        400
-    );
+    assert_eq!(dash.page_as("bound", &target).await.status, 400);
     let mut bound = Stream::open(&dash, "bound", &own, None).await;
     assert_eq!(
         bound.next().await.ids(),
@@ -200,11 +191,9 @@ async fn no_row_is_lost_before_the_stream_and_while_it_is_cut() {
         (vec![1202], vec![1202])
     );
     for bad in ["x", "1-1", "1-1.x"] {
-        let found = reply(
-            dash.page(&format!("/log/stream?after={bad}"))
-                .bearer_auth(token("viewer")),
-        )
-        .await;
+        let found = dash
+            .page_as("viewer", &format!("/log/stream?after={bad}"))
+            .await;
         assert_eq!(found.status, 400, "{found:?}");
     }
 }
@@ -212,8 +201,7 @@ async fn no_row_is_lost_before_the_stream_and_while_it_is_cut() {
 /// Tests that a page gets at most 100 rows per second, and the number of the others.
 #[tokio::test]
 async fn a_followed_log_has_at_most_100_rows_per_second() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (scene, dash) = Scene::with_dash().await;
     let mut stream = Stream::open(&dash, "viewer", "/log/stream?object=many", None).await;
     assert!(
         !stream.next().await.html.contains("<tr>"),

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use redis::cmd;
 use reqwest::Method;
 
-use super::rig::{Dash, Reply, Scene, USERS, path, reply, token, users};
+use super::rig::{Dash, Reply, Scene, reply, token};
 use crate::support::Redis;
 
 /// Returns the value `once` of a page's forms. All forms of a page have the same value.
@@ -20,11 +20,11 @@ fn once(page: &Reply) -> String {
 }
 
 async fn sent(dash: &Dash, user: &str, fields: &[(&str, &str)]) -> Reply {
-    reply(dash.form("/act", fields).bearer_auth(token(user))).await
+    dash.post_as(user, "/act", fields).await
 }
 
 async fn get(dash: &Dash, target: &str) -> Reply {
-    reply(dash.page(target).bearer_auth(token("operator"))).await
+    dash.page_as("operator", target).await
 }
 
 async fn queued(redis: &Redis, object: &str) -> u64 {
@@ -38,8 +38,7 @@ async fn queued(redis: &Redis, object: &str) -> u64 {
 /// Story: a double click on `Run now` queued two events.
 #[tokio::test]
 async fn a_form_that_is_sent_twice_acts_once() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (scene, dash) = Scene::with_dash().await;
     let (first, second) = (
         once(&get(&dash, "/cron").await),
         once(&get(&dash, "/cron").await),
@@ -109,8 +108,7 @@ async fn a_form_that_is_sent_twice_acts_once() {
 /// select other rows.
 #[tokio::test]
 async fn a_value_is_of_one_user_and_one_selection() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (scene, dash) = Scene::with_dash().await;
     let once = once(&get(&dash, "/dead").await);
     let form = |act, row| {
         [
@@ -174,8 +172,7 @@ async fn a_value_is_of_one_user_and_one_selection() {
 /// Tests the answer to a form whose result is no longer remembered.
 #[tokio::test]
 async fn a_repeated_form_without_a_result_says_when_it_was_done() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (scene, dash) = Scene::with_dash().await;
     let once = once(&get(&dash, "/cron").await);
     let fields = [
         ("act", "run-cron"),
@@ -204,8 +201,7 @@ async fn a_repeated_form_without_a_result_says_when_it_was_done() {
 /// replace all forms.
 #[tokio::test]
 async fn an_update_keeps_the_value_of_the_page() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (_scene, dash) = Scene::with_dash().await;
     let target = "/object?name=work:dead";
     let page = get(&dash, target).await;
     let value = once(&page);
@@ -342,8 +338,7 @@ const REFUSALS: [Refusal; 9] = [
 /// Story: after an error, the page with the form had to be opened again, and the reason be typed again.
 #[tokio::test]
 async fn a_refused_form_keeps_what_was_typed() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (scene, dash) = Scene::with_dash().await;
     let before = scene.dump().await;
     for (fields, why, parts) in REFUSALS {
         let (_, back) = fields[fields.len() - 1];
@@ -431,8 +426,7 @@ async fn a_refused_form_keeps_what_was_typed() {
 
 #[tokio::test]
 async fn an_error_has_the_navigation_if_the_user_is_known() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (_scene, dash) = Scene::with_dash().await;
     for (target, status) in [
         ("/nothing", 404),
         ("/held?why=nothing", 400),
@@ -447,7 +441,7 @@ async fn an_error_has_the_navigation_if_the_user_is_known() {
             "{found:?}"
         );
     }
-    let found = reply(dash.page("/held").bearer_auth(token("emitter"))).await;
+    let found = dash.page_as("emitter", "/held").await;
     assert!(
         found.status == 403 && found.text.contains("Log out"),
         "{found:?}"
@@ -467,8 +461,8 @@ async fn an_error_has_the_navigation_if_the_user_is_known() {
 /// Tests that 50 rows with the longest names that have a box fit into a form.
 #[tokio::test]
 async fn fifty_rows_with_long_names_fit_into_a_form() {
-    let (redis, file) = (Redis::start(), users(&USERS));
-    let dash = Dash::start(&redis, &["--users", path(&file)]).await;
+    let redis = Redis::start();
+    let dash = Dash::for_users(&redis).await;
     let rows: Vec<String> = (0..50)
         .map(|n| format!("18446744073709551{n:03} {}", "é".repeat(2048)))
         .collect();

@@ -9,6 +9,7 @@ use seriatim::sink::{Batch, Context, Delivered, Sink, Stop};
 use seriatim::worker::EventLog;
 
 use super::rig::{Dash, Reply, Scene, USERS, path, reply, token, users};
+use crate::requests::retry;
 use crate::support::console::PATIENCE;
 use crate::support::running::start;
 use crate::support::{Redis, free_port, until};
@@ -69,7 +70,7 @@ async fn work(scene: &Scene) -> crate::support::running::Running {
         config.event_log = Some(EventLog::default());
         config.first_id = 1000;
         config.concurrency = 8;
-        config.retry = "fixed:1h".parse().expect("a policy");
+        retry("fixed:1h")(config);
         let errors = "fixed:1ms,attempts=1,then=complete-with-errors";
         config
             .retry_types
@@ -187,31 +188,22 @@ async fn all_answers(scene: &Scene, dash: &Dash) -> Vec<(String, Reply)> {
     let act = async |fields: &[(&str, &str)]| {
         let mut form = fields.to_vec();
         form.push(("reason", "because"));
-        let begun = reply(dash.form("/act", &form).bearer_auth(token("operator"))).await;
+        let begun = dash.post_as("operator", "/act", &form).await;
         assert_eq!(begun.status, 303, "{form:?}: {begun:?}");
         (
             format!("{form:?}"),
-            reply(
-                dash.page(begun.header("location"))
-                    .bearer_auth(token("operator")),
-            )
-            .await,
+            dash.page_as("operator", begun.header("location")).await,
         )
     };
-    assert_eq!(
-        reply(dash.form("/check", &[]).bearer_auth(token("operator")))
-            .await
-            .status,
-        303
-    );
+    assert_eq!(dash.post_as("operator", "/check", &[]).await.status, 303);
     until("the check is over", PATIENCE, async || {
-        let page = reply(dash.page("/check").bearer_auth(token("operator"))).await;
+        let page = dash.page_as("operator", "/check").await;
         page.text.contains("Last check").then_some(())
     })
     .await;
     for round in 0..2 {
         for target in targets(scene) {
-            let found = reply(dash.page(&target).bearer_auth(token("operator"))).await;
+            let found = dash.page_as("operator", &target).await;
             assert_eq!(found.status, 200, "{target}: {found:?}");
             answers.push((target, found));
         }
@@ -351,7 +343,7 @@ async fn no_password_and_no_token_is_shown() {
     for target in ["/", "/held", "/v1/stats", "/readyz"] {
         answers.push((
             format!("{target} without the Redis user"),
-            reply(dash.page(target).bearer_auth(token("operator"))).await,
+            dash.page_as("operator", target).await,
         ));
     }
     answers.push(("wrong".to_owned(), wrong));

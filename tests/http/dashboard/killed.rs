@@ -2,7 +2,7 @@
 
 use redis::{cmd, pipe};
 
-use super::rig::{Dash, USERS, path, reply, token, users};
+use super::rig::{Dash, USERS, path, token, users};
 use crate::support::console::PATIENCE;
 use crate::support::proxy::Proxy;
 use crate::support::{Redis, control, until};
@@ -127,14 +127,14 @@ async fn a_dashboard_that_dies_leaves_whole_steps_behind() {
     );
 
     let dash = Dash::start(&redis, &["--users", path(&file)]).await;
-    let page = async |target: &str| reply(dash.page(target).bearer_auth(token("operator"))).await;
+    let page = async |target: &str| dash.page_as("operator", target).await;
     let gone = page("/job?id=1").await;
     assert!(
         gone.status == 404 && gone.text.contains("the page Actions shows the steps done"),
         "{gone:?}"
     );
     assert!(page("/actions").await.text.contains(REASON));
-    let held = reply(dash.page("/v1/stats").bearer_auth(token("operator"))).await;
+    let held = dash.page_as("operator", "/v1/stats").await;
     let figures: serde_json::Value = serde_json::from_str(&held.text).expect("figures");
     let held = &figures["held"];
     assert_eq!(
@@ -143,7 +143,7 @@ async fn a_dashboard_that_dies_leaves_whole_steps_behind() {
         "{held}"
     );
     // The same action releases the rest.
-    let begun = reply(dash.form("/act", &form).bearer_auth(token("operator"))).await;
+    let begun = dash.post_as("operator", "/act", &form).await;
     let ended = until("the action has ended", PATIENCE, async || {
         let job = page(begun.header("location")).await;
         job.text.contains("The action has ended").then_some(job)

@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::rig::{Dash, Scene, USERS, path, reply, token, users};
+use super::rig::{Dash, Scene, USERS, path, token, users};
 use crate::support::console::PATIENCE;
 use crate::support::{Redis, until};
 
@@ -28,8 +28,7 @@ async fn begun_as(dash: &Dash, target: &str, name: &str) -> (TcpStream, String) 
 
 #[tokio::test]
 async fn there_are_at_most_100_streams() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (_scene, dash) = Scene::with_dash().await;
     let mut streams = Vec::new();
     for number in 0..100 {
         // One user has at most 75 streams, and so have all users who may only view.
@@ -46,21 +45,19 @@ async fn there_are_at_most_100_streams() {
         .await;
         assert_eq!(status, "200", "stream {number}");
         streams.push(stream);
-        let found = reply(dash.page("/live").bearer_auth(token("viewer")));
+        let found = dash.page_as("viewer", "/live");
         assert!(
             number != 74 || found.await.status == 503,
             "the viewer has its part"
         );
     }
     for (target, name) in [("/live", "operator"), ("/log/stream", "pauser")] {
-        let found = reply(dash.page(target).bearer_auth(token(name))).await;
+        let found = dash.page_as(name, target).await;
         assert_eq!(found.status, 503, "{found:?}");
         assert!(!found.header("retry-after").is_empty(), "{found:?}");
     }
     assert_eq!(
-        reply(dash.page("/").bearer_auth(token("viewer")))
-            .await
-            .status,
+        dash.page_as("viewer", "/").await.status,
         200,
         "pages are still served"
     );
@@ -74,8 +71,8 @@ async fn there_are_at_most_100_streams() {
 /// Tests that slow clients do not stop the others, and that the oldest of them give way.
 #[tokio::test]
 async fn there_are_at_most_256_connections() {
-    let (redis, file) = (Redis::start(), users(&USERS));
-    let dash = Dash::start(&redis, &["--users", path(&file)]).await;
+    let redis = Redis::start();
+    let dash = Dash::for_users(&redis).await;
     let mut kept = Vec::new();
     for number in 0..256 + 50 {
         let mut stream = TcpStream::connect(dash.address()).await.expect("connected");
@@ -106,19 +103,13 @@ async fn there_are_at_most_256_connections() {
 /// Tests that the action after 16 actions under way is refused, and that these can be stopped.
 #[tokio::test]
 async fn there_are_at_most_16_actions_under_way() {
-    let (mut scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (mut scene, dash) = Scene::with_dash().await;
     let form = [("act", "pause"), ("selector", "a"), ("reason", "because")];
-    assert_eq!(
-        reply(dash.form("/act", &form).bearer_auth(token("operator")))
-            .await
-            .status,
-        303
-    );
+    assert_eq!(dash.post_as("operator", "/act", &form).await.status, 303);
     let pid =
         Pid::from_raw(i32::try_from(scene.redis.server().pid()).expect("a pid")).expect("a pid");
     kill_process(pid, Signal::STOP).expect("stopped");
-    let many = (0..24).map(|_| reply(dash.form("/act", &form).bearer_auth(token("operator"))));
+    let many = (0..24).map(|_| dash.post_as("operator", "/act", &form));
     let found = futures_util::future::join_all(many).await;
     let begun: Vec<_> = found
         .iter()
@@ -126,20 +117,15 @@ async fn there_are_at_most_16_actions_under_way() {
         .map(|found| found.header("location").to_owned())
         .collect();
     let refused: Vec<_> = found.iter().filter(|found| found.status == 503).collect();
-    let job = reply(dash.page(&begun[0]).bearer_auth(token("operator"))).await;
-    let stopped = reply(
-        dash.form(
+    let job = dash.page_as("operator", &begun[0]).await;
+    let stopped = dash
+        .post_as(
+            "operator",
             "/job/stop",
             &[("id", begun[0].rsplit('=').next().expect("an id"))],
         )
-        .bearer_auth(token("operator")),
-    )
-    .await;
-    let ended = reply(
-        dash.page(stopped.header("location"))
-            .bearer_auth(token("operator")),
-    )
-    .await;
+        .await;
+    let ended = dash.page_as("operator", stopped.header("location")).await;
     kill_process(pid, Signal::CONT).expect("continued");
     assert_eq!((begun.len(), refused.len()), (16, 8), "{found:?}");
     assert!(
@@ -155,21 +141,12 @@ async fn there_are_at_most_16_actions_under_way() {
     );
     assert!(ended.text.contains("stopped"), "{ended:?}");
     until("there is room for an action", PATIENCE, async || {
-        (reply(dash.form("/act", &form).bearer_auth(token("operator")))
-            .await
-            .status
-            == 303)
-            .then_some(())
+        (dash.post_as("operator", "/act", &form).await.status == 303).then_some(())
     })
     .await;
     // A stop says that it cuts an action off.
     kill_process(pid, Signal::STOP).expect("stopped");
-    assert_eq!(
-        reply(dash.form("/act", &form).bearer_auth(token("operator")))
-            .await
-            .status,
-        303
-    );
+    assert_eq!(dash.post_as("operator", "/act", &form).await.status, 303);
     let itself = Pid::from_raw(i32::try_from(dash.pid()).expect("a pid")).expect("a pid");
     kill_process(itself, Signal::TERM).expect("the signal is sent");
     until("it has told of the action", PATIENCE, async || {
@@ -185,24 +162,16 @@ async fn there_are_at_most_16_actions_under_way() {
 /// searches pushed the results of their actions out.
 #[tokio::test]
 async fn searches_of_a_viewer_stop_no_action() {
-    let (mut scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (mut scene, dash) = Scene::with_dash().await;
     let act = [("act", "pause"), ("selector", "a"), ("reason", "because")];
-    let result = reply(dash.form("/act", &act).bearer_auth(token("operator"))).await;
-    let search = |name: &'static str| {
-        reply(
-            dash.form("/object/search", &[("object", "work:1")])
-                .bearer_auth(token(name)),
-        )
-    };
+    let result = dash.post_as("operator", "/act", &act).await;
+    let search = |name: &'static str| dash.post_as(name, "/object/search", &[("object", "work:1")]);
     let pid =
         Pid::from_raw(i32::try_from(scene.redis.server().pid()).expect("a pid")).expect("a pid");
     kill_process(pid, Signal::STOP).expect("stopped");
     let found = futures_util::future::join_all((0..24).map(|_| search("viewer"))).await;
     let statuses: Vec<_> = found.iter().map(|found| found.status).collect();
-    let acted = reply(dash.form("/act", &act).bearer_auth(token("operator")))
-        .await
-        .status;
+    let acted = dash.post_as("operator", "/act", &act).await.status;
     let searched = search("operator").await.status;
     kill_process(pid, Signal::CONT).expect("continued");
     assert_eq!(
@@ -221,27 +190,18 @@ async fn searches_of_a_viewer_stop_no_action() {
         })
         .await;
     }
-    let job = reply(
-        dash.page(result.header("location"))
-            .bearer_auth(token("operator")),
-    )
-    .await;
+    let job = dash.page_as("operator", result.header("location")).await;
     assert!(job.status == 200 && job.text.contains("ended"), "{job:?}");
 }
 
 /// Tests that the result of an action on all rows says why it has left objects out.
 #[tokio::test]
 async fn an_action_on_all_rows_says_why_objects_are_left_out() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (_scene, dash) = Scene::with_dash().await;
     for is_again in [false, true] {
         let form = [("act", "release-all"), ("reason", "because")];
-        let begun = reply(dash.form("/act", &form).bearer_auth(token("operator"))).await;
-        let ended = reply(
-            dash.page(begun.header("location"))
-                .bearer_auth(token("operator")),
-        )
-        .await;
+        let begun = dash.post_as("operator", "/act", &form).await;
+        let ended = dash.page_as("operator", begun.header("location")).await;
         assert!(
             ended.text.contains("ended")
                 && (!is_again || ended.text.contains("they were due already")),
@@ -253,26 +213,19 @@ async fn an_action_on_all_rows_says_why_objects_are_left_out() {
 /// Story: the page of an object named `*` had a button that lifts the pause of all objects.
 #[tokio::test]
 async fn the_name_of_a_selector_has_no_buttons_for_rules() {
-    let (redis, file) = (Redis::start(), users(&USERS));
-    let dash = Dash::start(&redis, &["--users", path(&file)]).await;
+    let redis = Redis::start();
+    let dash = Dash::for_users(&redis).await;
     let all = [("act", "pause"), ("selector", "*"), ("reason", "because")];
-    assert_eq!(
-        reply(dash.form("/act", &all).bearer_auth(token("operator")))
-            .await
-            .status,
-        303
-    );
+    assert_eq!(dash.post_as("operator", "/act", &all).await.status, 303);
     for (name, has_buttons) in [
         ("*", false),
         ("work:*", false),
         ("work:1", true),
         ("a*b", true),
     ] {
-        let found = reply(
-            dash.page(&format!("/object?name={name}"))
-                .bearer_auth(token("operator")),
-        )
-        .await;
+        let found = dash
+            .page_as("operator", &format!("/object?name={name}"))
+            .await;
         let has = ["pause", "resume", "block", "unblock"].iter().any(|act| {
             found
                 .text
@@ -310,7 +263,7 @@ async fn all_slots_are_searched_in_steps() {
         .run(&["LPUSH", &keys.objects_with_events(), "waiting"])
         .await;
     let dash = Dash::start(&redis, &["--users", path(&file)]).await;
-    let get = async |target: &str| reply(dash.page(target).bearer_auth(token("viewer"))).await;
+    let get = async |target: &str| dash.page_as("viewer", target).await;
     for (object, result) in [
         ("far", "a worker has taken it: w4.249"),
         ("lost", "no worker has taken it: I1 is broken"),
@@ -322,11 +275,9 @@ async fn all_slots_are_searched_in_steps() {
                 && page.contains("action=\"/object/search\""),
             "{page}"
         );
-        let found = reply(
-            dash.form("/object/search", &[("object", object)])
-                .bearer_auth(token("viewer")),
-        )
-        .await;
+        let found = dash
+            .post_as("viewer", "/object/search", &[("object", object)])
+            .await;
         assert_eq!(found.status, 303, "{found:?}");
         let job = until("the search has ended", PATIENCE, async || {
             Some(get(found.header("location")).await.text)

@@ -8,8 +8,8 @@ use crate::support::{Redis, until};
 
 #[tokio::test]
 async fn a_session_lasts_until_the_logout() {
-    let (redis, file) = (Redis::start(), users(&USERS));
-    let dash = Dash::start(&redis, &["--users", path(&file)]).await;
+    let redis = Redis::start();
+    let dash = Dash::for_users(&redis).await;
     let status = async |cookie: &str| {
         reply(dash.page("/rules").header("cookie", cookie))
             .await
@@ -173,8 +173,7 @@ async fn the_link_works_once_and_not_by_a_look() {
 /// Tests that a login leads only to pages of this server.
 #[tokio::test]
 async fn a_login_leads_to_no_other_site() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (_scene, dash) = Scene::with_dash().await;
     for bad in [
         "//evil.example",
         "///evil.example",
@@ -206,12 +205,8 @@ async fn a_login_leads_to_no_other_site() {
             ("reason", "because"),
             ("back", bad),
         ];
-        let begun = reply(dash.form("/act", &act).bearer_auth(token("operator"))).await;
-        let job = reply(
-            dash.page(begun.header("location"))
-                .bearer_auth(token("operator")),
-        )
-        .await;
+        let begun = dash.post_as("operator", "/act", &act).await;
+        let job = dash.page_as("operator", begun.header("location")).await;
         let is_safe = bad.starts_with("/held");
         assert!(
             job.text.contains("<a href=\"/\">Back</a>") || is_safe,
@@ -239,8 +234,8 @@ async fn a_login_leads_to_no_other_site() {
 
 #[tokio::test]
 async fn wrong_tokens_are_slow_and_right_ones_are_never_refused() {
-    let (redis, file) = (Redis::start(), users(&USERS));
-    let dash = Dash::start(&redis, &["--users", path(&file)]).await;
+    let redis = Redis::start();
+    let dash = Dash::for_users(&redis).await;
     let wrong = async || reply(dash.form("/login", &[("token", "wrong-token")])).await;
     let first = wrong().await;
     assert!(
@@ -270,8 +265,8 @@ async fn wrong_tokens_are_slow_and_right_ones_are_never_refused() {
 /// time, and none of others.
 #[tokio::test]
 async fn a_user_has_at_most_100_sessions() {
-    let (redis, file) = (Redis::start(), users(&USERS));
-    let dash = Dash::start(&redis, &["--users", path(&file)]).await;
+    let redis = Redis::start();
+    let dash = Dash::for_users(&redis).await;
     let other = dash.log_in(&token("operator")).await;
     let (first, second) = (
         dash.log_in(&token("viewer")).await,

@@ -1,6 +1,6 @@
 //! Names and prefixes in forms are escaped, as they are on the pages.
 
-use super::rig::{Dash, Scene, USERS, held, path, reply, token, users};
+use super::rig::{Dash, Scene, USERS, held, path, users};
 
 /// The page of held objects listed the objects of an escaped prefix, but *Release all* took the same
 /// text as the prefix itself. It released no object, or others than those on the page.
@@ -11,11 +11,7 @@ async fn release_all_takes_the_prefix_of_the_list() {
         held(&scene.redis, object, 5, "inf", "{}", "no").await;
     }
     let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
-    let list = reply(
-        dash.page("/held?prefix=a%5Cnb")
-            .bearer_auth(token("operator")),
-    )
-    .await;
+    let list = dash.page_as("operator", "/held?prefix=a%5Cnb").await;
     assert!(
         list.text.contains("nb:1") && list.text.contains("nb:2") && !list.text.contains("nb:3"),
         "{}",
@@ -27,14 +23,10 @@ async fn release_all_takes_the_prefix_of_the_list() {
             ("prefix", prefix),
             ("reason", "because"),
         ];
-        reply(dash.form("/act", &form).bearer_auth(token("operator"))).await
+        dash.post_as("operator", "/act", &form).await
     };
     let begun = act("a\\nb").await;
-    let result = reply(
-        dash.page(begun.header("location"))
-            .bearer_auth(token("operator")),
-    )
-    .await;
+    let result = dash.page_as("operator", begun.header("location")).await;
     assert!(result.text.contains("<b>2</b> done"), "{}", result.text);
     let actions = scene
         .control
@@ -56,9 +48,7 @@ async fn release_all_takes_the_prefix_of_the_list() {
         (&release.object[..], many.count, ends),
         ("a\nb*", 2, ["a\nb:1", "a\nb:2"])
     );
-    let page = reply(dash.page("/actions").bearer_auth(token("operator")))
-        .await
-        .text;
+    let page = dash.page_as("operator", "/actions").await.text;
     assert!(page.contains("2 done, from a\\nb:"), "{page}");
     for invalid in ["a\\q", "\\xff"] {
         let refused = act(invalid).await;
@@ -73,10 +63,9 @@ async fn release_all_takes_the_prefix_of_the_list() {
 /// shown, was for another object whose name has two backslashes.
 #[tokio::test]
 async fn a_rule_for_a_name_as_the_pages_show_it_is_for_this_object() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (scene, dash) = Scene::with_dash().await;
     let (name, shown) = (r"C:\new", r"C:\\new");
-    let get = async |target: &str| reply(dash.page(target).bearer_auth(token("operator"))).await;
+    let get = async |target: &str| dash.page_as("operator", target).await;
     let page = get(r"/object?name=C:%5C%5Cnew").await.text;
     assert!(
         page.contains(&format!("name=\"selector\" value=\"{shown}\"")),
@@ -85,9 +74,7 @@ async fn a_rule_for_a_name_as_the_pages_show_it_is_for_this_object() {
     for (set, lift) in [("pause", "resume"), ("block", "unblock")] {
         let set_form = [("act", set), ("selector", shown), ("reason", "because")];
         assert_eq!(
-            reply(dash.form("/act", &set_form).bearer_auth(token("operator")))
-                .await
-                .status,
+            dash.post_as("operator", "/act", &set_form).await.status,
             303
         );
         let rules = scene.control.rules().await.expect("the rules").rules;
@@ -104,9 +91,7 @@ async fn a_rule_for_a_name_as_the_pages_show_it_is_for_this_object() {
         );
         let lift_form = [("act", lift), ("selector", shown), ("reason", "because")];
         assert_eq!(
-            reply(dash.form("/act", &lift_form).bearer_auth(token("operator")))
-                .await
-                .status,
+            dash.post_as("operator", "/act", &lift_form).await.status,
             303
         );
         let rules = scene.control.rules().await.expect("the rules").rules;

@@ -84,8 +84,7 @@ async fn only_known_hosts_are_answered() {
 #[case::nothing(&[])]
 #[tokio::test]
 async fn other_sites_cannot_act(#[case] headers: &[(&'static str, &str)]) {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (scene, dash) = Scene::with_dash().await;
     let (before, cookie) = (scene.dump().await, dash.log_in(&token("operator")).await);
     for (target, fields) in [
         ("/act", &ACT[..]),
@@ -120,8 +119,7 @@ async fn other_sites_cannot_act(#[case] headers: &[(&'static str, &str)]) {
 
 #[tokio::test]
 async fn its_own_pages_and_programs_with_a_token_act() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (_scene, dash) = Scene::with_dash().await;
     let cookie = dash.log_in(&token("operator")).await;
     let act = [
         ("act", "release"),
@@ -165,8 +163,7 @@ async fn its_own_pages_and_programs_with_a_token_act() {
 
 #[tokio::test]
 async fn a_body_must_be_a_form_of_bounded_size() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (scene, dash) = Scene::with_dash().await;
     let before = scene.dump().await;
     for kind in [
         "application/json",
@@ -226,7 +223,7 @@ async fn a_body_must_be_a_form_of_bounded_size() {
         ),
         (&[("act", "drop"), ("reason", "1")], "no row is selected"),
     ] {
-        let found = reply(dash.form("/act", fields).bearer_auth(token("operator"))).await;
+        let found = dash.post_as("operator", "/act", fields).await;
         assert!(
             found.status == 400
                 && found.text.contains(why)
@@ -238,7 +235,7 @@ async fn a_body_must_be_a_form_of_bounded_size() {
         .into_iter()
         .chain(std::iter::repeat_n(("row", "1-1"), 51))
         .collect();
-    let found = reply(dash.form("/act", &rows).bearer_auth(token("operator"))).await;
+    let found = dash.post_as("operator", "/act", &rows).await;
     assert!(
         found.status == 400 && found.text.contains("51 rows are selected"),
         "{found:?}"
@@ -248,8 +245,7 @@ async fn a_body_must_be_a_form_of_bounded_size() {
 
 #[tokio::test]
 async fn a_body_that_does_not_come_is_refused_in_time() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (_scene, dash) = Scene::with_dash().await;
     let begun = Instant::now();
     let mut stream = TcpStream::connect(dash.address()).await.expect("connected");
     let head = format!(

@@ -3,7 +3,7 @@
 
 use rstest::rstest;
 
-use super::rig::{Dash, Scene, USERS, path, reply, token, users};
+use super::rig::{Dash, Scene, USERS, path, reply, users};
 use crate::support::Redis;
 
 const PUBLIC: &str = "https://ops.example/queue";
@@ -164,7 +164,7 @@ async fn only_the_whole_path_is_removed() {
         ("/queue/healthz", 200),
         ("/queue/v1/rules", 200),
     ] {
-        let found = reply(dash.page(target).bearer_auth(token("viewer"))).await;
+        let found = dash.page_as("viewer", target).await;
         assert_eq!(found.status, status, "{target}: {found:?}");
     }
     assert_eq!(

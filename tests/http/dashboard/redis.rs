@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::rig::{Dash, Reply, Scene, USERS, path, reply, token, users};
+use super::rig::{Dash, Reply, Scene, USERS, path, reply, users};
 use crate::support::{Redis, free_port};
 
 /// The longest time in which every page must answer.
@@ -92,7 +92,7 @@ const ACTS: [(&[(&str, &str)], &str); 14] = [
 
 async fn page(dash: &Dash, target: &str) -> Reply {
     let begun = Instant::now();
-    let found = reply(dash.page(target).bearer_auth(token("operator"))).await;
+    let found = dash.page_as("operator", target).await;
     assert!(
         begun.elapsed() < ANSWER_MAX,
         "{target}: {:?}",
@@ -119,7 +119,7 @@ async fn act(dash: &Dash, scene: &Scene, fields: &[(&str, &str)]) -> Reply {
         .collect();
     form.push(("reason", "because"));
     let begun = Instant::now();
-    let answer = reply(dash.form("/act", &form).bearer_auth(token("operator"))).await;
+    let answer = dash.post_as("operator", "/act", &form).await;
     assert!(
         begun.elapsed() < ANSWER_MAX && answer.status == 303,
         "{fields:?}: {:?} {answer:?}",
@@ -176,12 +176,7 @@ async fn the_rights_of_a_viewer_show_every_page_and_those_of_an_operator_do_ever
             && found.text.contains("nothing was done");
         assert!(says, "{fields:?}: {}", found.text);
     }
-    assert_eq!(
-        reply(dash.form("/check", &[]).bearer_auth(token("operator")))
-            .await
-            .status,
-        303
-    );
+    assert_eq!(dash.post_as("operator", "/check", &[]).await.status, 303);
     assert_eq!(scene.dump().await, before, "a viewer changes nothing");
     set("operator").await;
     for (fields, done) in ACTS {
@@ -255,8 +250,7 @@ async fn pages_say_that_redis_is_gone() {
 
 #[tokio::test]
 async fn pages_answer_while_redis_hangs() {
-    let (mut scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (mut scene, dash) = Scene::with_dash().await;
     assert_eq!(page(&dash, "/held").await.status, 200);
     let pid =
         Pid::from_raw(i32::try_from(scene.redis.server().pid()).expect("a pid")).expect("a pid");
@@ -283,8 +277,7 @@ async fn pages_answer_while_redis_hangs() {
 
 #[tokio::test]
 async fn scripts_that_are_gone_are_loaded_again() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (scene, dash) = Scene::with_dash().await;
     let console = scene.redis.console().await;
     for target in PAGES.into_iter().chain(ROUTES) {
         let _: String = console.run(&["SCRIPT", "FLUSH"]).await;
@@ -305,8 +298,7 @@ async fn scripts_that_are_gone_are_loaded_again() {
 /// memory or keep order.
 #[tokio::test]
 async fn a_full_redis_shows_pages_and_does_actions() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (scene, dash) = Scene::with_dash().await;
     let console = scene.redis.console().await;
     for (name, value) in [("maxmemory-policy", "noeviction"), ("maxmemory", "1")] {
         let _: String = console.run(&["CONFIG", "SET", name, value]).await;
@@ -341,8 +333,7 @@ async fn a_full_redis_shows_pages_and_does_actions() {
 /// Tests each page with each key of a wrong type in turn.
 #[tokio::test]
 async fn keys_of_wrong_types_are_shown_as_errors() {
-    let (scene, file) = (Scene::start().await, users(&USERS));
-    let dash = Dash::start(&scene.redis, &["--users", path(&file)]).await;
+    let (scene, dash) = Scene::with_dash().await;
     let console = scene.redis.console().await;
     let keys: Vec<String> = console.run(&["KEYS", "*"]).await;
     assert!(keys.len() >= 30, "{keys:?}");

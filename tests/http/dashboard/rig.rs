@@ -4,15 +4,15 @@ use std::fs::File;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use ::redis::{Value, cmd, pipe};
+use ::redis::{cmd, pipe};
 use reqwest::header::HeaderMap;
 use reqwest::{Client, Method, RequestBuilder};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use seriatim::control::cron::CronDraft;
+use seriatim::control::rules::Kind;
 use seriatim::control::{By, Control};
 use seriatim::cron::CronSchedule;
-use seriatim::emit::Emitter;
 use tempfile::{NamedTempFile, TempDir};
 use url::form_urlencoded::Serializer;
 
@@ -26,6 +26,8 @@ pub(crate) struct Dash {
     dir: TempDir,
     pub(crate) url: String,
     client: Client,
+    /// The file of [`USERS`].
+    _users: Option<NamedTempFile>,
 }
 
 /// An answer of the dashboard. The text of a stream is empty.
@@ -79,6 +81,7 @@ impl Dash {
             dir,
             url: String::new(),
             client: client(),
+            _users: None,
         };
         this.url = until("it listens", PATIENCE, async || {
             let log = this.log();
@@ -88,6 +91,29 @@ impl Dash {
         })
         .await;
         this
+    }
+
+    /// Starts a dashboard with [`USERS`].
+    pub(crate) async fn for_users(redis: &Redis) -> Self {
+        let file = users(&USERS);
+        let mut this = Self::start(redis, &["--users", path(&file)]).await;
+        this._users = Some(file);
+        this
+    }
+
+    /// Returns a page as this user gets it.
+    pub(crate) fn page_as(&self, user: &str, target: &str) -> impl Future<Output = Reply> + use<> {
+        reply(self.page(target).bearer_auth(token(user)))
+    }
+
+    /// Returns the answer to a form that this user posts.
+    pub(crate) fn post_as(
+        &self,
+        user: &str,
+        target: &str,
+        fields: &[(&str, &str)],
+    ) -> impl Future<Output = Reply> + use<> {
+        reply(self.form(target, fields).bearer_auth(token(user)))
     }
 
     pub(crate) fn request(&self, method: Method, target: &str) -> RequestBuilder {
@@ -283,111 +309,74 @@ impl Scene {
         Self::over(Redis::own(&[]), "payload").await
     }
 
+    /// Returns a scene and a dashboard with [`USERS`].
+    pub(crate) async fn with_dash() -> (Self, Dash) {
+        let scene = Self::start().await;
+        let dash = Dash::for_users(&scene.redis).await;
+        (scene, dash)
+    }
+
     /// Fills a Redis. All events, errors and results contain `text`.
     pub(crate) async fn over(redis: Redis, text: &str) -> Self {
-        let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-        let control = control(&conn, &keys);
-        let emitter = Emitter::new(conn.clone()).with_keys(keys.clone());
+        let console = redis.console().await;
+        let control = control(&console.conn(), &console.keys);
+        let emitter = redis.emitter().await;
         let json = json!({ "type": "moved", "card": { "number": text }, "other": 1 });
         let event = json.to_string();
         let error = format!("the card {text} is refused");
         let mut dead = Vec::new();
         for object in ["work:dead", "user:dead", "other:dead"] {
-            let letter = [
-                "id", "1", "prev", "0", "object", object, "event", &event, "error", &error,
-                "attempts", "1",
-            ];
-            dead.push(
-                cmd("XADD")
-                    .arg(keys.events_dead())
-                    .arg("*")
-                    .arg(&letter)
-                    .query_async(&mut conn)
-                    .await
-                    .expect("added"),
-            );
+            let stream = console.keys.events_dead();
+            let begin = ["XADD", &stream, "*", "id", "1", "prev", "0"];
+            let letter = ["object", object, "event", &event, "error", &error];
+            let words = [&begin[..], &letter, &["attempts", "1"]].concat();
+            dead.push(console.run(&words).await);
         }
         for prefix in ["work", "user"] {
-            emitter
-                .emit(format!("{prefix}:queued"), &json)
-                .await
-                .expect("emitted");
-            held(&redis, &format!("{prefix}:held"), 7, "inf", &event, &error).await;
-            held(
-                &redis,
-                &format!("{prefix}:retry"),
-                9,
-                "4102444800000",
-                &event,
-                &error,
-            )
-            .await;
-            let object = format!("{prefix}:done");
+            let emitted = emitter.emit(format!("{prefix}:queued"), &json).await;
+            emitted.expect("emitted");
+            for (state, id, due) in [("held", 7, "inf"), ("retry", 9, "4102444800000")] {
+                held(
+                    &redis,
+                    &format!("{prefix}:{state}"),
+                    id,
+                    due,
+                    &event,
+                    &error,
+                )
+                .await;
+            }
             let results = format!(r#"{{"mail":{{"card":"{text}"}}}}"#);
             for (id, status) in [
                 ("2", "completed"),
                 ("3", "completed_with_errors"),
                 ("4", "dead"),
             ] {
-                let row = [
-                    "id", id, "prev", "0", "object", &object, "event", &event, "status", status,
-                    "attempts", "1",
-                ];
-                let more = [
-                    "error",
-                    &error,
-                    "results",
-                    &results,
-                    "taken",
-                    "1767225600000",
-                ];
-                let more = if status == "completed" {
-                    &more[2..]
-                } else {
-                    &more[..]
+                let row = format!(
+                    "id {id} prev 0 object {prefix}:done event '{event}' status {status} attempts 1"
+                );
+                let error = match status {
+                    "completed" => String::new(),
+                    _ => format!("error '{error}'"),
                 };
-                let () = cmd("XADD")
-                    .arg(keys.event_log())
-                    .arg("*")
-                    .arg(&row)
-                    .arg(more)
-                    .query_async(&mut conn)
-                    .await
-                    .expect("added");
+                let more = format!("{error} results '{results}' taken 1767225600000");
+                console.add(&format!("XADD event.log * {row} {more}")).await;
             }
-            let later = Duration::from_secs(1_000_000);
-            emitter
-                .schedule(format!("{prefix}:later"), &json)
-                .after(later)
-                .key("later")
-                .send()
-                .await
-                .expect("scheduled");
-            let schedule =
-                CronSchedule::new("0 3 * * *", Some("Europe/Berlin")).expect("a schedule");
-            let job = CronDraft::new(
-                format!("{prefix}-nightly"),
-                schedule,
-                format!("{prefix}:cron"),
-                &json,
-            );
+            let schedule = emitter.schedule(format!("{prefix}:later"), &json);
+            let schedule = schedule.after(Duration::from_secs(1_000_000));
+            let scheduled = schedule.key("later").send().await;
+            scheduled.expect("scheduled");
+            let schedule = CronSchedule::new("0 3 * * *", Some("Europe/Berlin"));
+            let schedule = schedule.expect("a schedule");
+            let name = format!("{prefix}-nightly");
+            let job = CronDraft::new(name, schedule, format!("{prefix}:cron"), &json);
             control.set_cron(by(), job).await.expect("set");
-            let () = cmd("SET")
-                .arg(keys.last_event_id(&format!("{prefix}:idle")))
-                .arg(3)
-                .query_async(&mut conn)
-                .await
-                .expect("set");
+            let idle = format!("SET {prefix}:idle:last.event.id 3");
+            console.add(&idle).await;
         }
-        control
-            .set_rule(
-                by(),
-                seriatim::control::rules::Kind::Pause,
-                &"paused:*".parse().expect("a selector"),
-                None,
-            )
-            .await
-            .expect("set");
+        let paused = "paused:*".parse().expect("a selector");
+        let set = control.set_rule(by(), Kind::Pause, &paused, None).await;
+        set.expect("set");
         in_flight(&redis, &event, text).await;
         Self {
             redis,
@@ -430,72 +419,31 @@ pub(crate) async fn held(
     event: &str,
     error: &str,
 ) {
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
-    pipe()
-        .cmd("LPUSH")
-        .arg(keys.events_held(object))
-        .arg(event)
-        .cmd("SET")
-        .arg(keys.events_held_id(object))
-        .arg(format!("{id} 0 3 0 retry: {error}"))
-        .cmd("SET")
-        .arg(keys.event_worker(object))
-        .arg("held")
-        .cmd("ZADD")
-        .arg(keys.objects_held())
-        .arg(due)
-        .arg(object)
-        .cmd("LPUSH")
-        .arg(keys.event_errors(object))
-        .arg(format!("1767225600000 1 {error}"))
-        .exec_async(&mut conn)
-        .await
-        .expect("held");
+    let given = format!(
+        "LPUSH '{object}:events.held' '{event}'
+         SET '{object}:events.held.id' '{id} 0 3 0 retry: {error}'
+         SET '{object}:event.worker' held
+         ZADD objects.held {due} '{object}'
+         LPUSH '{object}:event.errors' '1767225600000 1 {error}'"
+    );
+    redis.console().await.add(&given).await;
 }
 
 /// Registers a worker with one batch in flight. Its process tells that its sink is down.
 async fn in_flight(redis: &Redis, event: &str, text: &str) {
-    let (mut conn, keys) = (redis.connect().await, redis.keys());
-    let status = json!({ "sink": "http", "sink_down_ms": 5000, "sink_error": format!("the card {text} is refused") });
-    let _: Value = pipe()
-        .cmd("HSET")
-        .arg(keys.event_workers())
-        .arg("w")
-        .arg("2 token 1767225600000")
-        .cmd("LPUSH")
-        .arg(keys.worker_object("w.0"))
-        .arg("work:flight")
-        .cmd("LPUSH")
-        .arg(keys.worker_event("w.0"))
-        .arg(event)
-        .cmd("SET")
-        .arg(keys.worker_event_id("w.0"))
-        .arg("11")
-        .cmd("SET")
-        .arg(keys.event_worker("work:flight"))
-        .arg("w.0")
-        .cmd("HSET")
-        .arg(keys.event_handled("work:flight"))
-        .arg(&[
-            "id",
-            "11",
-            "handler:mail",
-            "",
-            "result:mail",
-            &format!("\"mail\":{{\"card\":\"{text}\"}}"),
-        ])
-        .cmd("SET")
-        .arg(keys.worker_lease("w"))
-        .arg("token host 4242 1767225600000")
-        .arg("EX")
-        .arg(3600)
-        .cmd("SET")
-        .arg(keys.worker_status("w"))
-        .arg(status.to_string())
-        .cmd("SET")
-        .arg(keys.next_event_id())
-        .arg(100)
-        .query_async(&mut conn)
-        .await
-        .expect("set");
+    let error = format!("the card {text} is refused");
+    let status = json!({ "sink": "http", "sink_down_ms": 5000, "sink_error": error });
+    let result = format!("\"mail\":{{\"card\":\"{text}\"}}");
+    let given = format!(
+        "HSET event.workers w '2 token 1767225600000'
+         LPUSH event.worker:w.0:object work:flight
+         LPUSH event.worker:w.0:event '{event}'
+         SET event.worker:w.0:event.id 11
+         SET work:flight:event.worker w.0
+         HSET work:flight:event.handled id 11 handler:mail '' result:mail '{result}'
+         SET event.worker:w:lease 'token host 4242 1767225600000' EX 3600
+         SET event.worker:w:status '{status}'
+         SET next.event.id 100"
+    );
+    redis.console().await.add(&given).await;
 }
