@@ -4,7 +4,7 @@ use std::process::Command;
 
 use seriatim::control::dead::{DeadPage, Settle, Settled};
 use seriatim::control::inspect::Standing;
-use seriatim::control::{By, RowEvent, RowId};
+use seriatim::control::{By, Cursor, RowEvent, RowId};
 use seriatim::wire;
 
 use crate::support::{Redis, control};
@@ -25,30 +25,25 @@ async fn a_list_of_one_object_looks_at_so_many_and_says_how_to_go_on() {
             .ignore();
     }
     add.exec_async(&mut conn).await.expect("added");
-    let first = control(&conn, &keys)
-        .dead_letters_of("rare", false, None, 10)
-        .await
-        .expect("a page");
+    let control = control(&conn, &keys);
+    let page = async |newest, after: Option<&Cursor>, count| {
+        let page = control.dead_letters_of("rare", newest, after, count).await;
+        page.expect("a page")
+    };
     let ids = |page: &DeadPage| {
-        page.letters
-            .iter()
+        let letters = page.letters.iter();
+        letters
             .map(|letter| letter.dead_id.clone())
             .collect::<Vec<_>>()
     };
+    let first = page(false, None, 10).await;
     assert_eq!(ids(&first), ["1-0", "601-0"]);
     let after = first.next.clone().expect("a cursor");
     assert_eq!(after, "1000-0");
-    let rest = control(&conn, &keys)
-        .dead_letters_of("rare", false, Some(&after), 10)
-        .await
-        .expect("a page");
+    let rest = page(false, Some(&after), 10).await;
     assert_eq!((ids(&rest), &rest.next), (vec!["1201-0".into()], &None));
     // A page ends with the last entry that was requested.
-    let one = control(&conn, &keys)
-        .dead_letters_of("rare", true, None, 1)
-        .await
-        .expect("a page");
-    assert_eq!(ids(&one), ["1201-0"]);
+    assert_eq!(ids(&page(true, None, 1).await), ["1201-0"]);
 }
 
 /// Story: drops stored whole events. The last thousand actions had up to a gigabyte, so `dead drop`
@@ -65,12 +60,8 @@ async fn a_drop_frees_the_memory_of_large_events() {
         add.arg(keys.events_dead()).arg(&[
             "*", "id", "7", "object", "work:1", "error", "no", "event", event,
         ]);
-        dead_ids.push(
-            add.query_async::<String>(&mut conn)
-                .await
-                .expect("added")
-                .into(),
-        );
+        let id: String = add.query_async(&mut conn).await.expect("added");
+        dead_ids.push(id.into());
     }
     // One call ends after the second event; `settle` makes further calls.
     let by = By {
@@ -81,24 +72,11 @@ async fn a_drop_frees_the_memory_of_large_events() {
         .await
         .expect("settled");
     assert_eq!(some, [Settled::Dropped, Settled::Dropped]);
-    let all = control(&conn, &keys)
-        .settle(by, Settle::Drop, &dead_ids)
-        .await
-        .expect("settled");
-    assert_eq!(
-        all,
-        [
-            Settled::Gone,
-            Settled::Gone,
-            Settled::Dropped,
-            Settled::Dropped
-        ]
-    );
-    let kept = control(&conn, &keys)
-        .actions(None, 10)
-        .await
-        .expect("actions")
-        .actions;
+    let control = control(&conn, &keys);
+    let all = control.settle(by, Settle::Drop, &dead_ids).await;
+    let (gone, dropped) = (Settled::Gone, Settled::Dropped);
+    assert_eq!(all.expect("settled"), [gone, gone, dropped, dropped]);
+    let kept = control.actions(None, 10).await.expect("actions").actions;
     assert_eq!(kept[0].event, Some(RowEvent::Whole(b"{}".to_vec())));
     for action in &kept[1..] {
         let of = action.event.as_ref().expect("an event");
@@ -171,30 +149,22 @@ async fn a_page_of_large_rows_ends_early() {
     for stream in [keys.event_log(), keys.events_dead()] {
         for n in 1..=7 {
             let mut add = redis::cmd("XADD");
-            add.arg(&stream).arg(format!("{n}-0")).arg(&[
-                "id",
-                "7",
-                "object",
-                "work:1",
-                "status",
-                "completed",
-                "event",
-                &large,
-            ]);
+            add.arg(&stream).arg(format!("{n}-0"));
+            add.arg(&["id", "7", "object", "work:1", "status", "completed"]);
+            add.arg(&["event", &large]);
             add.exec_async(&mut conn).await.expect("added");
         }
     }
-    let first = control(&conn, &keys).log(None, 100).await.expect("a page");
+    let control = control(&conn, &keys);
+    let first = control.log(None, 100).await.expect("a page");
     assert_eq!(
         (first.entries.len(), first.next.is_some(), first.written),
         (3, true, 7)
     );
     let (mut ids, mut after) = (Vec::new(), None);
     loop {
-        let page = control(&conn, &keys)
-            .newest_log(after.as_ref(), 100)
-            .await
-            .expect("a page");
+        let page = control.newest_log(after.as_ref(), 100).await;
+        let page = page.expect("a page");
         ids.extend(page.entries.iter().map(|row| row.log_id.clone()));
         after = page.next;
         if after.is_none() {
@@ -203,26 +173,12 @@ async fn a_page_of_large_rows_ends_early() {
     }
     assert_eq!(ids, ["7-0", "6-0", "5-0", "4-0", "3-0", "2-0", "1-0"]);
     // A page with the requested number of rows is complete, whatever their bytes.
-    assert_eq!(
-        control(&conn, &keys)
-            .log(None, 3)
-            .await
-            .expect("a page")
-            .entries
-            .len(),
-        3
-    );
+    let whole = control.log(None, 3).await.expect("a page");
+    assert_eq!(whole.entries.len(), 3);
     // A reader that needs a number of entries reads further pages by itself.
-    assert_eq!(
-        control(&conn, &keys)
-            .dead_letters(None, 32)
-            .await
-            .expect("letters")
-            .letters
-            .len(),
-        7
-    );
-    let found = control(&conn, &keys).ended("work:2").await.expect("looked");
+    let dead = control.dead_letters(None, 32).await.expect("letters");
+    assert_eq!(dead.letters.len(), 7);
+    let found = control.ended("work:2").await.expect("looked");
     assert_eq!(
         (found.log_rows, found.dead_letters, found.complete),
         (7, 7, true)
@@ -233,46 +189,19 @@ async fn a_page_of_large_rows_ends_early() {
 /// searches the 10,000 that are taken next, and says so.
 #[tokio::test]
 async fn inspect_searches_so_many_markers_and_says_so() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let markers = keys.objects_with_events();
-    let push = |object: &str, count: usize| {
-        let mut push = redis::cmd("LPUSH");
-        push.arg(&markers).arg(vec![object.to_owned(); count]);
-        push
-    };
-    redis::cmd("LPUSH")
-        .arg(keys.events("work:1"))
-        .arg("{}")
-        .exec_async(&mut conn)
-        .await
-        .expect("pushed");
-    push("other", 9999)
-        .exec_async(&mut conn)
-        .await
-        .expect("pushed");
-    push("work:1", 1)
-        .exec_async(&mut conn)
-        .await
-        .expect("pushed");
-    let seen = control(&conn, &keys)
-        .inspect("work:1")
-        .await
-        .expect("inspected");
+    let (redis, console) = Redis::start().with_console().await;
+    let control = control(&redis.connect().await, redis.keys());
+    let inspect = async |object| control.inspect(object).await.expect("inspected");
+    let others = " other".repeat(9999);
+    let given = "LPUSH work:1:events {}; LPUSH objects.with.events";
+    console.add(&format!("{given}{others} work:1")).await;
+    let seen = inspect("work:1").await;
     assert_eq!(
         (seen.markers_before, seen.markers_beyond),
         (Some(9999), false)
     );
-    let mut tail = redis::cmd("RPUSH");
-    tail.arg(&markers)
-        .arg("other")
-        .exec_async(&mut conn)
-        .await
-        .expect("pushed");
-    let seen = control(&conn, &keys)
-        .inspect("work:1")
-        .await
-        .expect("inspected");
+    console.add("RPUSH objects.with.events other").await;
+    let seen = inspect("work:1").await;
     assert_eq!(
         (seen.markers_before, seen.markers_beyond, seen.standing),
         (None, true, Standing::Marked)
@@ -283,10 +212,7 @@ async fn inspect_searches_so_many_markers_and_says_so() {
         seen.why
     );
     // An object without events waits for no marker, so an incomplete search does not matter.
-    let idle = control(&conn, &keys)
-        .inspect("work:2")
-        .await
-        .expect("inspected");
+    let idle = inspect("work:2").await;
     assert_eq!(
         (idle.markers_beyond, idle.standing),
         (true, Standing::Unknown)

@@ -82,3 +82,12 @@ impl Least {
         self.is_within = self.is_within || within(console, us, self.bound_us).await;
     }
 }
+
+/// Makes the server log all commands that take at least this long from now on, µs.
+pub(crate) async fn log_commands(console: &Console, us: u64) {
+    let slower = ("slowlog-log-slower-than", &*us.to_string());
+    for (name, value) in [slower, ("slowlog-max-len", "100000")] {
+        console.run::<()>(&["CONFIG", "SET", name, value]).await;
+    }
+    console.run::<()>(&["SLOWLOG", "RESET"]).await;
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tempfile::TempDir;
 
-use crate::cost::{Least, slowness, within, worked};
+use crate::cost::{Least, log_commands, slowness, within, worked};
 use crate::looks::fill_all;
 use crate::support::console::Console;
 use crate::support::{Redis, until};
@@ -292,16 +292,7 @@ async fn each_page_at_millions_of_objects_is_cheap() {
     fill_all(&console).await;
     let _: Option<String> = console.run(&["EVAL", FILL, "0", keys.prefix()]).await;
     let dashboard = Dashboard::start(&redis).await;
-    let _: () = console
-        .run(&[
-            "CONFIG",
-            "SET",
-            "slowlog-log-slower-than",
-            "0",
-            "slowlog-max-len",
-            "100000",
-        ])
-        .await;
+    log_commands(&console, 0).await;
     let _: () = console.run(&["CONFIG", "RESETSTAT"]).await;
     let mut costs = Costs::default();
     let targets = [
@@ -435,16 +426,7 @@ async fn pages_with_rows_of_1_mib_are_cheap() {
         .run(&["EVAL", FILL, "0", redis.keys().prefix()])
         .await;
     let dashboard = Dashboard::start(&redis).await;
-    let _: () = console
-        .run(&[
-            "CONFIG",
-            "SET",
-            "slowlog-log-slower-than",
-            "0",
-            "slowlog-max-len",
-            "100000",
-        ])
-        .await;
+    log_commands(&console, 0).await;
     let mut too_long = Vec::new();
     for (target, is_cut) in [
         ("/", false),
@@ -567,16 +549,7 @@ async fn a_followed_log_costs_the_same_for_any_number_of_followers() {
         .run(&["EVAL", FILL, "0", redis.keys().prefix()])
         .await;
     let dashboard = Dashboard::start(&redis).await;
-    let _: () = console
-        .run(&[
-            "CONFIG",
-            "SET",
-            "slowlog-log-slower-than",
-            "0",
-            "slowlog-max-len",
-            "100000",
-        ])
-        .await;
+    log_commands(&console, 0).await;
     // Returns the times of the scripts since the last call, µs. The rows are not written by a script.
     let scripts = async || -> Vec<u64> {
         let entries: Vec<redis::Value> = console.run(&["SLOWLOG", "GET", "-1"]).await;

@@ -10,8 +10,9 @@ use rstest::rstest;
 use seriatim::keys::Keys;
 use seriatim::wire::{self, Adopted, Sweep};
 
+use crate::cost::log_commands;
 use crate::support::console::{Console, PATIENCE};
-use crate::support::recorder::Recorder;
+use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::sweep::LOOK;
 use crate::support::{Redis, control, until};
@@ -57,26 +58,13 @@ async fn adopt(conn: &mut MultiplexedConnection, keys: &Keys) -> Adopted {
 }
 
 /// Registers this many departed names, all due at this time.
-async fn departed(
-    conn: &mut MultiplexedConnection,
-    keys: &Keys,
-    count: u64,
-    slots: u64,
-    due: &str,
-) {
+async fn fill(conn: &mut MultiplexedConnection, keys: &Keys, count: u64, slots: u64, due: &str) {
+    let sets = [keys.event_workers(), keys.event_workers_departed()];
     for from in (0..count).step_by(10_000) {
         let mut fill = redis::cmd("EVAL");
-        fill.arg(FILL)
-            .arg(2)
-            .arg(keys.event_workers())
-            .arg(keys.event_workers_departed());
-        fill.arg(from)
-            .arg(count.min(10_000))
-            .arg(slots)
-            .arg(due)
-            .query_async::<()>(conn)
-            .await
-            .expect("names");
+        fill.arg(FILL).arg(2).arg(&sets);
+        fill.arg((from, count.min(10_000), slots, due));
+        fill.exec_async(conn).await.expect("names");
     }
 }
 
@@ -88,28 +76,36 @@ async fn now_ms(console: &Console) -> u64 {
 /// Registers a departed name with a last sign of life of this age, due for a look.
 async fn left(console: &Console, name: &str, age: Duration) {
     let at_ms = now_ms(console).await - age.as_millis() as u64;
-    let _: u64 = console
-        .run(&[
-            "HSET",
-            &console.keys.event_workers(),
-            name,
-            &format!("4 token {at_ms}"),
-        ])
-        .await;
-    let _: u64 = console
-        .run(&["ZADD", &console.keys.event_workers_departed(), "1", name])
-        .await;
+    let registered = format!("HSET event.workers {name} '4 token {at_ms}'");
+    let is_due = format!("ZADD event.workers.departed 1 {name}");
+    console.add(&format!("{registered}; {is_due}")).await;
 }
 
 /// Lets the next call begin a round.
 async fn next_round(console: &Console) {
-    let _: u64 = console
-        .run(&["HDEL", &console.keys.meta(), "names.next"])
-        .await;
+    console.add("HDEL seriatim.meta names.next").await;
 }
 
-async fn score(console: &Console, set: &str, name: &str) -> Option<f64> {
-    console.run(&["ZSCORE", set, name]).await
+/// Sets a field of `seriatim.meta` to a time.
+async fn set_time(console: &Console, field: &str, ms: u64) {
+    let set = format!("HSET seriatim.meta {field} {ms}");
+    console.add(&set).await;
+}
+
+/// Returns the time of the next look at a name among the watched names.
+async fn watched(console: &Console, name: &str) -> Option<f64> {
+    let set = console.keys.event_workers_watched();
+    console.run(&["ZSCORE", &set, name]).await
+}
+
+/// Returns the time of the next look at a name among the departed names.
+async fn departed(console: &Console, name: &str) -> Option<f64> {
+    let set = console.keys.event_workers_departed();
+    console.run(&["ZSCORE", &set, name]).await
+}
+
+async fn names(console: &Console) -> Vec<String> {
+    console.run(&["HKEYS", &console.keys.event_workers()]).await
 }
 
 async fn cpu(conn: &mut MultiplexedConnection) -> f64 {
@@ -132,15 +128,11 @@ async fn cpu(conn: &mut MultiplexedConnection) -> f64 {
 /// of Redis, and the number of keys per round.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_departed_names_cost_little_for_any_number_of_processes() {
-    let redis = Redis::own(&[]);
-    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let console = redis.console().await;
-    departed(&mut conn, &keys, DEPARTED, SLOTS, "1").await;
+    let (redis, console) = Redis::own(&[]).with_console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    fill(&mut conn, keys, DEPARTED, SLOTS, "1").await;
     // The pass is over, so that only the rounds are measured.
-    let now = now_ms(&console).await.to_string();
-    let _: u64 = console
-        .run(&["HSET", &keys.meta(), "names.indexed", &now])
-        .await;
+    set_time(&console, "names.indexed", now_ms(&console).await).await;
     let mut others = Vec::new();
     for _ in 0..8 {
         others.push(redis.connect().await);
@@ -149,7 +141,7 @@ async fn many_departed_names_cost_little_for_any_number_of_processes() {
     let mut calls = 0;
     while began.elapsed() < Duration::from_secs(5) {
         for other in &mut others {
-            assert_eq!(adopt(other, &keys).await, NOTHING);
+            assert_eq!(adopt(other, keys).await, NOTHING);
             calls += 1;
         }
         tokio::time::sleep(Duration::from_millis(250)).await;
@@ -157,14 +149,10 @@ async fn many_departed_names_cost_little_for_any_number_of_processes() {
     let spent = (cpu(&mut conn).await - before) / began.elapsed().as_secs_f64();
     println!("{calls} calls, {:.2} % of Redis", spent * 100.0);
     // The usual value is about 0.3 % on a quiet machine.
-    assert!(
-        spent < 0.02,
-        "{:.2} % of Redis for departed names",
-        spent * 100.0
-    );
-    let looked: u64 = console
-        .run(&["ZCOUNT", &keys.event_workers_departed(), "(1", "inf"])
-        .await;
+    let percent = spent * 100.0;
+    assert!(spent < 0.02, "{percent:.2} % of Redis for departed names");
+    let set = keys.event_workers_departed();
+    let looked: u64 = console.run(&["ZCOUNT", &set, "(1", "inf"]).await;
     let rounds = began.elapsed().as_secs() + 2;
     assert!(
         looked > 0 && looked <= rounds * (ROUND_KEYS / SLOTS + 2),
@@ -175,31 +163,25 @@ async fn many_departed_names_cost_little_for_any_number_of_processes() {
 /// A round serves all processes together. It has the names that were due first and last.
 #[tokio::test]
 async fn one_round_in_a_second_looks_at_so_many_keys() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let console = redis.console().await;
-    departed(&mut conn, &keys, 1000, SLOTS, "1000").await;
-    let set = keys.event_workers_departed();
-    for (score, name) in [("1", "left-7"), ("2000", "left-8")] {
-        let _: u64 = console.run(&["ZADD", &set, score, name]).await;
-    }
+    let (redis, console) = Redis::start().with_console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    fill(&mut conn, keys, 1000, SLOTS, "1000").await;
+    console
+        .add("ZADD event.workers.departed 1 left-7 2000 left-8")
+        .await;
     for _ in 0..3 {
-        adopt(&mut conn, &keys).await;
-        let later = (now_ms(&console).await + 900).to_string();
-        let _: u64 = console
-            .run(&["HSET", &keys.meta(), "names.next", &later])
-            .await;
+        adopt(&mut conn, keys).await;
+        set_time(&console, "names.next", now_ms(&console).await + 900).await;
     }
+    let set = keys.event_workers_departed();
     let looked: u64 = console.run(&["ZCOUNT", &set, "(2000", "inf"]).await;
     assert!(
         (2..=ROUND_KEYS / SLOTS + 2).contains(&looked),
         "{looked} names"
     );
     for name in ["left-7", "left-8"] {
-        assert!(
-            score(&console, &set, name).await > Some(2000.0),
-            "{name} was not looked at"
-        );
+        let next = departed(&console, name).await;
+        assert!(next > Some(2000.0), "{name} was not looked at");
     }
 }
 
@@ -210,12 +192,9 @@ async fn a_round_that_lies_far_ahead_is_not_awaited() {
     let redis = Redis::start();
     let (mut conn, console) = (redis.connect().await, redis.console().await);
     left(&console, "gone", Duration::from_secs(5)).await;
-    let ahead = (now_ms(&console).await + 3_600_000).to_string();
-    let _: u64 = console
-        .run(&["HSET", &console.keys.meta(), "names.next", &ahead])
-        .await;
+    set_time(&console, "names.next", now_ms(&console).await + 3_600_000).await;
     adopt(&mut conn, redis.keys()).await;
-    assert!(score(&console, &console.keys.event_workers_departed(), "gone").await > Some(1.0));
+    assert!(departed(&console, "gone").await > Some(1.0));
 }
 
 /// A round begins as soon as it is due, and not a round later.
@@ -224,29 +203,23 @@ async fn a_round_begins_when_it_is_due() {
     let redis = Redis::start();
     let (mut conn, console) = (redis.connect().await, redis.console().await);
     left(&console, "gone", Duration::from_secs(5)).await;
-    let due = now_ms(&console).await.to_string();
-    let _: u64 = console
-        .run(&["HSET", &console.keys.meta(), "names.next", &due])
-        .await;
+    set_time(&console, "names.next", now_ms(&console).await).await;
     adopt(&mut conn, redis.keys()).await;
-    assert!(score(&console, &console.keys.event_workers_departed(), "gone").await > Some(1.0));
+    assert!(departed(&console, "gone").await > Some(1.0));
 }
 
 /// A dead process is taken over at once, however many departed names are due before it.
 #[tokio::test]
 async fn a_takeover_does_not_wait_behind_departed_names() {
-    let redis = Redis::own(&[]);
-    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let console = redis.console().await;
-    let stuck = Recorder::with(|_| {
-        crate::support::recorder::Act::Wait(crate::support::recorder::Gate::closed())
-    });
+    let (redis, console) = Redis::own(&[]).with_console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    let stuck = Recorder::with(|_| Act::Wait(Gate::closed()));
     let dead = start(&redis, "dead", &stuck, |config| {
         config.lease = Duration::from_secs(2)
     });
     console.emit("work:1", "1").await;
     stuck.until_offered(1).await;
-    departed(&mut conn, &keys, DEPARTED, SLOTS, "1").await;
+    fill(&mut conn, keys, DEPARTED, SLOTS, "1").await;
     dead.crash().await;
     let crashed = Instant::now();
     let sink = Recorder::new();
@@ -265,26 +238,20 @@ async fn a_takeover_does_not_wait_behind_departed_names() {
 /// A call takes over a bounded number of objects; later calls take the rest.
 #[tokio::test]
 async fn a_large_takeover_goes_on_in_the_next_call() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
     for name in ["a", "b"] {
-        let _: u64 = console
-            .run(&["HSET", &keys.event_workers(), name, "1024 token 1"])
-            .await;
-        let _: u64 = console
-            .run(&["ZADD", &keys.event_workers_watched(), "1", name])
-            .await;
+        let registered = format!("HSET event.workers {name} '1024 token 1'");
+        let is_due = format!("ZADD event.workers.watched 1 {name}");
+        console.add(&format!("{registered}; {is_due}")).await;
         for slot in 0..300 {
-            let list = keys.worker_object(&format!("{name}.{slot}"));
-            let _: u64 = console
-                .run(&["LPUSH", &list, &format!("{name}:{slot}")])
-                .await;
+            let list = format!("event.worker:{name}.{slot}:object");
+            console.add(&format!("LPUSH {list} {name}:{slot}")).await;
         }
     }
     let mut strays = Vec::new();
     for _ in 0..10 {
-        let adopted = adopt(&mut conn, &keys).await;
+        let adopted = adopt(&mut conn, keys).await;
         strays.push(adopted.strays);
         if !adopted.more {
             break;
@@ -301,45 +268,37 @@ async fn a_large_takeover_goes_on_in_the_next_call() {
 /// finds the marker, and the series of looks starts again.
 #[tokio::test]
 async fn a_late_pop_to_a_departed_name_is_found() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
     left(&console, "gone", Duration::from_secs(300)).await;
-    adopt(&mut conn, &keys).await;
-    let (set, now) = (keys.event_workers_departed(), now_ms(&console).await as f64);
-    let next = score(&console, &set, "gone").await.expect("departed");
+    adopt(&mut conn, keys).await;
+    let now = now_ms(&console).await as f64;
+    let next = departed(&console, "gone").await.expect("departed");
     assert!(
         (next - now - 300_000.0).abs() < 10_000.0,
         "it is looked at 10 min after its end, not in {} ms",
         next - now
     );
 
-    let _: u64 = console
-        .run(&["LPUSH", &keys.worker_object("gone.3"), "work:1"])
-        .await;
+    console.add("LPUSH event.worker:gone.3:object work:1").await;
     // Now the last sign of life was ten minutes ago.
     left(&console, "gone", Duration::from_secs(600)).await;
     next_round(&console).await;
-    let adopted = adopt(&mut conn, &keys).await;
+    let adopted = adopt(&mut conn, keys).await;
     assert_eq!(
         (adopted.strays, adopted.names),
         (1, vec!["gone".to_owned()])
     );
     assert_eq!(console.list(&keys.objects_with_events()).await, ["work:1"]);
-    adopt(&mut conn, &keys).await;
-    let (next, now) = (
-        score(&console, &set, "gone").await.expect("departed"),
-        now_ms(&console).await as f64,
-    );
+    adopt(&mut conn, keys).await;
+    let next = departed(&console, "gone").await.expect("departed");
+    let now = now_ms(&console).await as f64;
     assert!(
         (0.0..=1000.0).contains(&(next - now)),
         "the looks start again: {} ms",
         next - now
     );
-    assert_eq!(
-        score(&console, &keys.event_workers_watched(), "gone").await,
-        None
-    );
+    assert_eq!(watched(&console, "gone").await, None);
 }
 
 /// The longer ago the last sign of life of a name, the later its next look. Looks come after 1 s,
@@ -357,17 +316,11 @@ async fn a_departed_name_is_looked_at_ever_more_rarely(#[case] age_s: u64, #[cas
     let (mut conn, console) = (redis.connect().await, redis.console().await);
     left(&console, "gone", Duration::from_secs(age_s)).await;
     adopt(&mut conn, redis.keys()).await;
-    let next = score(&console, &console.keys.event_workers_departed(), "gone")
-        .await
-        .expect("departed");
-    let registered: String = console
-        .run(&["HGET", &console.keys.event_workers(), "gone"])
-        .await;
-    let at: f64 = registered
-        .rsplit(' ')
-        .next()
-        .and_then(|at| at.parse().ok())
-        .expect("a time");
+    let next = departed(&console, "gone").await.expect("departed");
+    let words = ["HGET", &console.keys.event_workers(), "gone"];
+    let registered: String = console.run(&words).await;
+    let at = registered.rsplit(' ').next().map(str::parse::<f64>);
+    let at = at.expect("a word").expect("a time");
     assert!(
         (next - at - next_s as f64 * 1000.0).abs() <= 1.0,
         "{} ms",
@@ -379,41 +332,31 @@ async fn a_departed_name_is_looked_at_ever_more_rarely(#[case] age_s: u64, #[cas
 /// a marker at this look, the marker is taken over and the name stays.
 #[tokio::test]
 async fn a_departed_name_is_looked_at_a_last_time_when_it_is_forgotten() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
     for name in ["empty", "late"] {
         left(&console, name, DAY + Duration::from_secs(1)).await;
     }
-    let _: u64 = console
-        .run(&["LPUSH", &keys.worker_object("late.0"), "work:1"])
-        .await;
-    let adopted = adopt(&mut conn, &keys).await;
+    console.add("LPUSH event.worker:late.0:object work:1").await;
+    let adopted = adopt(&mut conn, keys).await;
     assert_eq!(
         (adopted.strays, adopted.names),
         (1, vec!["late".to_owned()])
     );
-    let names: Vec<String> = console.run(&["HKEYS", &keys.event_workers()]).await;
-    assert_eq!(names, ["late"]);
-    assert_eq!(
-        score(&console, &keys.event_workers_departed(), "empty").await,
-        None
-    );
+    assert_eq!(names(&console).await, ["late"]);
+    assert_eq!(departed(&console, "empty").await, None);
 }
 
 /// A batch without an object in the slot's list cannot be taken over, but must not be lost with its
 /// name: `check` reports it. The name is looked at less often than other watched names.
 #[tokio::test]
 async fn a_name_that_has_only_a_batch_is_never_forgotten() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
     left(&console, "gone", DAY + Duration::from_secs(1)).await;
-    let _: u64 = console
-        .run(&["LPUSH", &keys.worker_event("gone.1"), "1"])
-        .await;
+    console.add("LPUSH event.worker:gone.1:event 1").await;
     let before = now_ms(&console).await;
-    let told = adopt(&mut conn, &keys).await;
+    let told = adopt(&mut conn, keys).await;
     assert_eq!(
         (told.held, told.strays, &told.names[..]),
         (0, 0, &["gone".to_owned()][..])
@@ -422,11 +365,8 @@ async fn a_name_that_has_only_a_batch_is_never_forgotten() {
         matches!(&told.lost[..], [(_, why)] if why.contains("the object of the batch")),
         "{told:?}"
     );
-    let names: Vec<String> = console.run(&["HKEYS", &keys.event_workers()]).await;
-    assert_eq!(names, ["gone"]);
-    let next = score(&console, &keys.event_workers_watched(), "gone")
-        .await
-        .expect("watched");
+    assert_eq!(names(&console).await, ["gone"]);
+    let next = watched(&console, "gone").await.expect("watched");
     assert!(next as u64 >= before, "{next}");
 }
 
@@ -434,43 +374,28 @@ async fn a_name_that_has_only_a_batch_is_never_forgotten() {
 /// the objects of a dead process of that version were lost.
 #[tokio::test]
 async fn names_of_an_older_version_are_found_by_a_pass() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
     for from in [0, 1000] {
         let mut fill = redis::cmd("EVAL");
-        fill.arg(FILL)
-            .arg(1)
-            .arg(keys.event_workers())
-            .arg(from)
-            .arg(1000)
-            .arg(4);
-        fill.query_async::<()>(&mut conn).await.expect("names");
+        fill.arg(FILL).arg(1).arg(keys.event_workers());
+        fill.arg((from, 1000, 4));
+        fill.exec_async(&mut conn).await.expect("names");
     }
-    let _: u64 = console
-        .run(&["LPUSH", &keys.worker_object("left-1234.2"), "work:1"])
-        .await;
-    let _: () = console
-        .run(&[
-            "SET",
-            &keys.worker_lease("left-77"),
-            "token-77 host 1 1",
-            "PX",
-            "600000",
-        ])
-        .await;
+    let given = "
+        LPUSH event.worker:left-1234.2:object work:1
+        SET event.worker:left-77:lease 'token-77 host 1 1' PX 600000
+    ";
+    console.add(given).await;
     let mut found = 0;
     for _ in 0..40 {
         next_round(&console).await;
-        found += adopt(&mut conn, &keys).await.strays;
+        found += adopt(&mut conn, keys).await.strays;
     }
     assert_eq!(found, 1);
-    let watched: Vec<String> = console
-        .run(&["ZRANGE", &keys.event_workers_watched(), "0", "-1"])
-        .await;
-    let departed: u64 = console
-        .run(&["ZCARD", &keys.event_workers_departed()])
-        .await;
+    let (watched, departed) = (keys.event_workers_watched(), keys.event_workers_departed());
+    let watched: Vec<String> = console.run(&["ZRANGE", &watched, "0", "-1"]).await;
+    let departed: u64 = console.run(&["ZCARD", &departed]).await;
     assert_eq!((watched, departed), (vec!["left-77".to_owned()], 1999));
     let fields: Vec<String> = console.run(&["HKEYS", &keys.meta()]).await;
     assert!(
@@ -480,22 +405,17 @@ async fn names_of_an_older_version_are_found_by_a_pass() {
     );
 
     // The next pass begins in an hour.
-    let _: u64 = console
-        .run(&["HSET", &keys.event_workers(), "strange", "4 token 1"])
-        .await;
+    console.add("HSET event.workers strange '4 token 1'").await;
     for (hours, is_found) in [(0, false), (2, true)] {
-        let at = (now_ms(&console).await - hours * 3_600_000).to_string();
-        let _: u64 = console
-            .run(&["HSET", &keys.meta(), "names.indexed", &at])
-            .await;
+        let at = now_ms(&console).await - hours * 3_600_000;
+        set_time(&console, "names.indexed", at).await;
         for _ in 0..40 {
             next_round(&console).await;
-            adopt(&mut conn, &keys).await;
+            adopt(&mut conn, keys).await;
         }
-        let names: Vec<String> = console.run(&["HKEYS", &keys.event_workers()]).await;
         // Its last sign of life was in 1970: the pass forgets it.
         assert_eq!(
-            !names.contains(&"strange".to_owned()),
+            !names(&console).await.contains(&"strange".to_owned()),
             is_found,
             "{hours} hours after the last pass"
         );
@@ -507,39 +427,26 @@ async fn names_of_an_older_version_are_found_by_a_pass() {
 /// that seems uncovered.
 #[tokio::test]
 async fn looking_at_the_system_among_many_departed_names_takes_short_calls() {
-    let redis = Redis::own(&[]);
-    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let console = redis.console().await;
-    departed(&mut conn, &keys, 10_000, SLOTS, "99999999999999").await;
-    let now = now_ms(&console).await.to_string();
-    let _: u64 = console
-        .run(&["HSET", &keys.meta(), "names.indexed", &now])
-        .await;
-    let _: u64 = console
-        .run(&["LPUSH", &keys.worker_object("left-77.200"), "taken"])
-        .await;
-    for object in ["taken", "queued"] {
-        let _: u64 = console.run(&["LPUSH", &keys.events(object), "1"]).await;
-    }
-    let _: u64 = console
-        .run(&["LPUSH", &keys.objects_with_events(), "queued"])
-        .await;
-    let _: () = console
-        .run(&["CONFIG", "SET", "slowlog-log-slower-than", "500000"])
-        .await;
-    let _: () = console.run(&["SLOWLOG", "RESET"]).await;
-    let seen = control(&conn, &keys)
-        .inspect("taken")
-        .await
-        .expect("an inspection");
+    let (redis, console) = Redis::own(&[]).with_console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
+    fill(&mut conn, keys, 10_000, SLOTS, "99999999999999").await;
+    set_time(&console, "names.indexed", now_ms(&console).await).await;
+    let given = "
+        LPUSH event.worker:left-77.200:object taken; LPUSH taken:events 1; LPUSH queued:events 1
+        LPUSH objects.with.events queued
+    ";
+    console.add(given).await;
+    let control = control(&conn, keys);
+    log_commands(&console, 500_000).await;
+    let seen = control.inspect("taken").await.expect("an inspection");
     assert_eq!(seen.taken_by, ["left-77.200"]);
-    let report = control(&conn, &keys).check().await.expect("a report");
+    let report = control.check().await.expect("a report");
     assert_eq!(
         (report.violations_total, report.looked_at.names),
         (0, 10_000),
         "{report:?}"
     );
-    let stats = control(&conn, &keys).stats().await.expect("stats");
+    let stats = control.stats().await.expect("stats");
     assert_eq!((stats.workers.len(), stats.workers_not_shown), (1000, 9000));
     // A call takes less than a millisecond on a quiet machine.
     let slow: redis::Value = console.run(&["SLOWLOG", "GET"]).await;
@@ -554,33 +461,20 @@ async fn looking_at_the_system_among_many_departed_names_takes_short_calls() {
 /// skipped a quarter of the names. They were in neither set, although the pass was over.
 #[tokio::test]
 async fn the_pass_begins_anew_on_another_server() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
     for (id, fields) in [("id-1", 2), ("id-1", 2), ("id-2", 0)] {
-        wire::connect(&mut conn, &keys, id, wire::Connect::default())
+        wire::connect(&mut conn, keys, id, wire::Connect::default())
             .await
             .expect("connected");
         if fields == 0 {
-            let left: u64 = console
-                .run(&[
-                    "EVAL",
-                    "return redis.call('HEXISTS', KEYS[1], 'names.cursor') + redis.call('HEXISTS', KEYS[1], 'names.indexed')",
-                    "1",
-                    &keys.meta(),
-                ])
-                .await;
-            assert_eq!(left, 0);
+            for field in ["names.cursor", "names.indexed"] {
+                let left: bool = console.run(&["HEXISTS", &keys.meta(), field]).await;
+                assert!(!left, "{field}");
+            }
         }
-        let _: u64 = console
-            .run(&[
-                "HSET",
-                &keys.meta(),
-                "names.cursor",
-                "7",
-                "names.indexed",
-                "1",
-            ])
+        console
+            .add("HSET seriatim.meta names.cursor 7 names.indexed 1")
             .await;
     }
 }
@@ -589,18 +483,14 @@ async fn the_pass_begins_anew_on_another_server() {
 #[tokio::test]
 async fn a_name_is_watched_while_its_process_lives() {
     let (redis, console) = Redis::start().with_console().await;
-    let (watched, departed) = (
-        console.keys.event_workers_watched(),
-        console.keys.event_workers_departed(),
-    );
     left(&console, "w", Duration::from_secs(5)).await;
     let worker = start(&redis, "w", &Recorder::new(), |_| {});
     console.until_lease("w").await;
-    assert_eq!(score(&console, &departed, "w").await, None);
-    assert!(score(&console, &watched, "w").await.is_some());
+    assert_eq!(departed(&console, "w").await, None);
+    assert!(watched(&console, "w").await.is_some());
     worker.finish().await;
-    assert!(score(&console, &departed, "w").await.is_some());
-    assert_eq!(score(&console, &watched, "w").await, None);
+    assert!(departed(&console, "w").await.is_some());
+    assert_eq!(watched(&console, "w").await, None);
 
     let worker = start(&redis, "dead", &Recorder::new(), |_| {});
     console.until_lease("dead").await;
@@ -608,49 +498,28 @@ async fn a_name_is_watched_while_its_process_lives() {
     console.end_lease("dead").await;
     let _other = start(&redis, "other", &Recorder::new(), |_| {});
     until("the dead name has departed", PATIENCE, async || {
-        score(&console, &departed, "dead").await.map(drop)
+        departed(&console, "dead").await.map(drop)
     })
     .await;
-    assert_eq!(score(&console, &watched, "dead").await, None);
+    assert_eq!(watched(&console, "dead").await, None);
 }
 
 /// Story: a pass treated a watched name as one in neither set. A name whose lease had just ended,
 /// seen by its own process, was then in both sets.
 #[tokio::test]
 async fn a_pass_leaves_watched_names_alone() {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let console = redis.console().await;
+    let (redis, console) = Redis::start().with_console().await;
+    let (mut conn, keys) = (redis.connect().await, redis.keys());
     let now = now_ms(&console).await;
-    let _: u64 = console
-        .run(&[
-            "HSET",
-            &keys.event_workers(),
-            "sweeper",
-            &format!("4 token {now}"),
-        ])
-        .await;
-    let _: u64 = console
-        .run(&[
-            "ZADD",
-            &keys.event_workers_watched(),
-            &now.to_string(),
-            "sweeper",
-        ])
-        .await;
-    adopt(&mut conn, &keys).await;
+    let registered = format!("HSET event.workers sweeper '4 token {now}'");
+    let is_watched = format!("ZADD event.workers.watched {now} sweeper");
+    console.add(&format!("{registered}; {is_watched}")).await;
+    adopt(&mut conn, keys).await;
     let fields: Vec<String> = console.run(&["HKEYS", &keys.meta()]).await;
     assert!(
         fields.contains(&"names.indexed".to_owned()),
         "the pass is over: {fields:?}"
     );
-    assert!(
-        score(&console, &keys.event_workers_watched(), "sweeper")
-            .await
-            .is_some()
-    );
-    assert_eq!(
-        score(&console, &keys.event_workers_departed(), "sweeper").await,
-        None
-    );
+    assert!(watched(&console, "sweeper").await.is_some());
+    assert_eq!(departed(&console, "sweeper").await, None);
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use seriatim::async_trait;
 use seriatim::sink::{Batch, Context, Delivered, Sink};
 
-use crate::cost::slowness;
+use crate::cost::{log_commands, slowness};
 use crate::support::console::{Console, PATIENCE};
 use crate::support::running::start;
 use crate::support::{Redis, until};
@@ -115,19 +115,8 @@ pub(super) struct Recording {
 
 /// Lets Redis count the calls of scripts from now on, and record those that take longer than `CALL_US`.
 pub(super) async fn record(console: &Console) -> Recording {
-    let limit = CALL_US.to_string();
-    let _: () = console
-        .run(&[
-            "CONFIG",
-            "SET",
-            "slowlog-log-slower-than",
-            &limit,
-            "slowlog-max-len",
-            "100000",
-        ])
-        .await;
     let _: () = console.run(&["CONFIG", "RESETSTAT"]).await;
-    let _: () = console.run(&["SLOWLOG", "RESET"]).await;
+    log_commands(console, CALL_US).await;
     Recording {
         waited_us: waited_us(console).await,
     }
@@ -263,13 +252,8 @@ async fn equal_shares(held: Option<usize>, backlogs: [usize; 10]) {
     let (redis, console) = Redis::own(&[]).with_console().await;
     // The largest group comes first, so that all others wait behind it.
     for (n, backlog) in backlogs.iter().enumerate().rev() {
-        fill(
-            &redis,
-            &format!("g{n}"),
-            *backlog,
-            if held == Some(n) { "held" } else { "markers" },
-        )
-        .await;
+        let kind = if held == Some(n) { "held" } else { "markers" };
+        fill(&redis, &format!("g{n}"), *backlog, kind).await;
     }
     let recording = record(&console).await;
     let sink = Counter {
@@ -346,13 +330,8 @@ async fn held_objects_that_are_due_count_for_their_group() {
 async fn a_held_object_behind_many_of_another_group_comes_soon_although_slots_are_busy() {
     let (redis, console) = Redis::own(&[]).with_console().await;
     fill(&redis, "a", 100_000, "held").await;
-    let keys = redis.keys();
-    let _: () = console.run(&["LPUSH", &keys.events("b:1"), "1"]).await;
-    let _: () = console
-        .run(&["SET", &keys.event_worker("b:1"), "held"])
-        .await;
-    let _: () = console
-        .run(&["ZADD", &keys.objects_held(), "200000", "b:1"])
+    console
+        .add("LPUSH b:1:events 1; SET b:1:event.worker held; ZADD objects.held 200000 b:1")
         .await;
     let recording = record(&console).await;
     let sink = Counter {

@@ -2,7 +2,7 @@
 
 use seriatim::control::{By, Repair};
 
-use crate::cost::within;
+use crate::cost::{log_commands, within};
 use crate::support::console::Console;
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
@@ -49,32 +49,21 @@ async fn many_objects_are_repaired_in_short_calls() {
         .query_async(&mut conn)
         .await
         .expect("prepared");
-    console
-        .run::<()>(&[
-            "CONFIG",
-            "SET",
-            "slowlog-log-slower-than",
-            "1000",
-            "slowlog-max-len",
-            "100000",
-        ])
-        .await;
-    console.run::<()>(&["SLOWLOG", "RESET"]).await;
+    log_commands(&console, 1000).await;
     let by = By {
         who: WHO,
         why: "an index is lost",
     };
     let control = control(&conn, &keys);
-    let planned = control
-        .repair(
-            by,
-            &Repair {
-                share: 1.0,
-                ..Repair::default()
-            },
-        )
-        .await
-        .expect("a report");
+    let repair = async |dry_run| {
+        let repair = Repair {
+            dry_run,
+            share: 1.0,
+            ..Repair::default()
+        };
+        control.repair(by, &repair).await.expect("a report")
+    };
+    let planned = repair(true).await;
     assert_eq!(
         (planned.steps_total, planned.left_total),
         (objects as u64, 0),
@@ -84,17 +73,7 @@ async fn many_objects_are_repaired_in_short_calls() {
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |config| config.concurrency = 256);
     console.emit("new", "1").await;
-    let done = control
-        .repair(
-            by,
-            &Repair {
-                dry_run: false,
-                share: 1.0,
-                ..Repair::default()
-            },
-        )
-        .await
-        .expect("a report");
+    let done = repair(false).await;
     assert_eq!(
         (done.kinds["held"], done.left_total),
         (objects as u64 / 2, 0),
@@ -177,17 +156,7 @@ async fn long_batches_are_repaired_in_short_calls() {
             .query_async(&mut conn)
             .await
             .expect("made");
-        console
-            .run::<()>(&[
-                "CONFIG",
-                "SET",
-                "slowlog-log-slower-than",
-                "1000",
-                "slowlog-max-len",
-                "100000",
-            ])
-            .await;
-        console.run::<()>(&["SLOWLOG", "RESET"]).await;
+        log_commands(&console, 1000).await;
         let by = By {
             who: WHO,
             why: "keys are lost",

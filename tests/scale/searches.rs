@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cost::Least;
+use crate::cost::{Least, log_commands};
 use crate::dashboard::{COMMAND_US, Dashboard, REQUEST_US, entries, logged};
 use crate::support::{Redis, control};
 
@@ -51,16 +51,7 @@ async fn the_page_of_an_object_is_cheap_with_any_number_of_slots() {
             .await;
         let dashboard = Dashboard::start(&redis).await;
         // The log itself takes time. So it leaves out the hundreds of short commands in a script.
-        let _: () = console
-            .run(&[
-                "CONFIG",
-                "SET",
-                "slowlog-log-slower-than",
-                "10",
-                "slowlog-max-len",
-                "100000",
-            ])
-            .await;
+        log_commands(&console, 10).await;
         dashboard.page("/object?name=lost").await;
         let mut least = Least::within(REQUEST_US);
         let mut longest = Least::within(COMMAND_US);
