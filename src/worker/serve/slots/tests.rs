@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::result::shortened;
+use super::result::{PendingReport, shortened};
 use super::{InFlight, Policy, Slot, Step};
 use crate::sink::Stop;
 use crate::wire::values::Tag;
@@ -28,7 +28,7 @@ fn reply(tag: &str, events: usize) -> BatchReply {
     BatchReply {
         slot: 0,
         object: Bytes::from_static(b"o"),
-        tag: tag.parse().expect("a tag"),
+        tag: self::tag(tag),
         prev: 3,
         events,
     }
@@ -40,18 +40,31 @@ fn delivering(tag: &str, events: usize) -> Slot {
         .next(Step::Answer(Some(reply(tag, events))))
 }
 
-fn reported(slot: Slot, count: usize, stop: Option<Stop>) -> Report {
-    match slot.next(Step::Outcome(
-        Outcome {
-            count,
-            stop,
-            waited: Duration::ZERO,
-        },
-        &POLICY,
-    )) {
-        Slot::Reported(pending) => pending.report,
+fn tag(text: &str) -> Tag {
+    text.parse().expect("a tag")
+}
+
+/// Returns the step of a delivery that has ended like this.
+fn outcome<'a>(count: usize, stop: Option<Stop>, policy: &'a Policy<'a>) -> Step<'a> {
+    let waited = Duration::ZERO;
+    let outcome = Outcome {
+        count,
+        stop,
+        waited,
+    };
+    Step::Outcome(outcome, policy)
+}
+
+/// Returns the result of a slot.
+fn pending(slot: Slot) -> PendingReport {
+    match slot {
+        Slot::Reported(pending) => pending,
         other => panic!("{other:?}"),
     }
+}
+
+fn reported(slot: Slot, count: usize, stop: Option<Stop>) -> Report {
+    pending(slot.next(outcome(count, stop, &POLICY))).report
 }
 
 /// Tests that handler progress is deleted when its event ends, and not before.
@@ -62,17 +75,7 @@ fn what_handlers_have_finished_goes_with_their_event() {
         if let (Slot::Delivering(in_flight), Some(id)) = (&mut slot, handled) {
             in_flight.handled = Some(id);
         }
-        match slot.next(Step::Outcome(
-            Outcome {
-                count,
-                stop,
-                waited: Duration::ZERO,
-            },
-            &POLICY,
-        )) {
-            Slot::Reported(pending) => pending.handled,
-            other => panic!("{other:?}"),
-        }
+        pending(slot.next(outcome(count, stop, &POLICY))).handled
     };
     let (transient, rejected) = (
         || Some(Stop::transient("down")),
@@ -103,18 +106,9 @@ fn all_delivered_goes_on() {
 /// result states its work, and a call takes only a limited amount.
 #[test]
 fn a_result_tells_its_work() {
-    let load_of =
-        |slot: Slot, count: usize, stop: Option<Stop>, logs: bool| match slot.next(Step::Outcome(
-            Outcome {
-                count,
-                stop,
-                waited: Duration::ZERO,
-            },
-            &Policy { logs, ..POLICY },
-        )) {
-            Slot::Reported(pending) => pending.load,
-            other => panic!("{other:?}"),
-        };
+    let load_of = |slot: Slot, count: usize, stop: Option<Stop>, logs: bool| {
+        pending(slot.next(outcome(count, stop, &Policy { logs, ..POLICY }))).load
+    };
     let delivered = Load::of_batch(3, 3);
     assert_eq!(load_of(delivering("7", 3), 3, None, false), delivered);
     assert_eq!(
@@ -163,14 +157,7 @@ fn a_long_turn_yields() {
 /// begin anew. From then on, every batch of the object yielded.
 #[test]
 fn a_turn_begins_anew_after_it_was_yielded() {
-    let yielded = delivering("7", 4).next(Step::Outcome(
-        Outcome {
-            count: 4,
-            stop: None,
-            waited: Duration::ZERO,
-        },
-        &POLICY,
-    ));
+    let yielded = delivering("7", 4).next(outcome(4, None, &POLICY));
     let again = yielded
         .next(Step::Ask)
         .next(Step::Answer(Some(reply("11 1", 2))));
@@ -180,11 +167,7 @@ fn a_turn_begins_anew_after_it_was_yielded() {
 #[test]
 fn a_failure_holds_the_rest_and_counts() {
     let report = reported(delivering("7", 3), 1, Some(Stop::transient("down")));
-    let rest = Tag {
-        first: 8,
-        attempts: 1,
-        ..Tag::default()
-    };
+    let rest = tag("8 0 1");
     let then = BatchResult::Hold {
         rest,
         delay: Some(Duration::from_millis(1)),
@@ -208,30 +191,9 @@ fn a_postponed_event_holds_the_rest_and_does_not_count() {
         reason: "retry: slow".into(),
     };
     let first = reported(delivering("7 2 3", 3), 0, stop());
-    assert_eq!(
-        (first.count, first.then),
-        (
-            0,
-            held(Tag {
-                first: 7,
-                handouts: 2,
-                attempts: 3,
-                ..Tag::default()
-            })
-        )
-    );
+    assert_eq!((first.count, first.then), (0, held(tag("7 2 3"))));
     let later = reported(delivering("7 2 3", 3), 1, stop());
-    assert_eq!(
-        (later.count, later.then),
-        (
-            1,
-            held(Tag {
-                first: 8,
-                handouts: 2,
-                ..Tag::default()
-            })
-        )
-    );
+    assert_eq!((later.count, later.then), (1, held(tag("8 2"))));
 }
 
 /// Tests that the attempt that has just failed counts towards the limit. A wait that the sink
@@ -251,38 +213,18 @@ fn the_last_attempt_is_followed_by_what_the_policy_says() {
             retry_of: &retry_of,
             ..POLICY
         };
-        match delivering(tag, 3).next(Step::Outcome(
-            Outcome {
-                count,
-                stop: Some(stop),
-                waited: Duration::ZERO,
-            },
-            &policy,
-        )) {
-            Slot::Reported(pending) => pending.report.then,
-            other => panic!("{other:?}"),
-        }
+        pending(delivering(tag, 3).next(outcome(count, Some(stop), &policy)))
+            .report
+            .then
     };
-    let rest = Tag {
-        first: 7,
-        handouts: 2,
-        attempts: 2,
-        ..Tag::default()
-    };
+    let rest = tag("7 2 2");
     let again = BatchResult::Hold {
         rest,
         delay: Some(Duration::from_secs(9)),
         reason: "retry: down".into(),
     };
     assert_eq!(last(UsedUp::DeadLetter, "7 2 1", 0), again);
-    let (next, error) = (
-        Some(Tag {
-            first: 8,
-            handouts: 2,
-            ..Tag::default()
-        }),
-        "down".to_owned(),
-    );
+    let (next, error) = (Some(tag("8 2")), "down".to_owned());
     let dead = BatchResult::Reject {
         next,
         id: 7,
@@ -337,14 +279,7 @@ fn the_event_that_failed_is_asked_for_its_policy() {
         retry_of: &retry_of,
         ..POLICY
     };
-    let slot = slot.next(Step::Outcome(
-        Outcome {
-            count: 1,
-            stop: Some(Stop::transient("down")),
-            waited: Duration::ZERO,
-        },
-        &policy,
-    ));
+    let slot = slot.next(outcome(1, Some(Stop::transient("down")), &policy));
     assert!(
         matches!(slot, Slot::Reported(pending) if matches!(pending.report.then, BatchResult::Hold { .. }))
     );
@@ -353,11 +288,7 @@ fn the_event_that_failed_is_asked_for_its_policy() {
 #[test]
 fn a_rejected_event_leaves_the_rest() {
     let report = reported(delivering("7 1 2", 3), 0, Some(Stop::rejected("bad")));
-    let next = Some(Tag {
-        first: 8,
-        handouts: 1,
-        ..Tag::default()
-    });
+    let next = Some(tag("8 1"));
     assert_eq!(
         report.then,
         BatchResult::Reject {
@@ -378,10 +309,7 @@ fn a_rejected_event_leaves_the_rest() {
         }
     ));
     let report = reported(delivering("7", 4), 2, Some(Stop::rejected("bad")));
-    let next = Some(Tag {
-        first: 10,
-        ..Tag::default()
-    });
+    let next = Some(tag("10"));
     assert_eq!(
         report.then,
         BatchResult::Reject {
@@ -400,12 +328,7 @@ fn a_suspect_is_delivered_alone() {
         panic!()
     };
     assert_eq!(in_flight.offered(), 1);
-    let next = Tag {
-        first: 8,
-        handouts: 1,
-        crashes: 1,
-        ..Tag::default()
-    };
+    let next = tag("8 1 0 1");
     assert_eq!(reported(slot, 1, None).then, BatchResult::Part { next });
 }
 
@@ -413,17 +336,12 @@ fn a_suspect_is_delivered_alone() {
 /// after it stay suspect.
 #[test]
 fn a_killer_is_settled_as_it_is_said() {
-    let settled = |then| match delivering("7 1 2 5", 3).next(Step::Settle(then)) {
-        Slot::Reported(pending) => (pending.report.count, pending.handled, pending.report.then),
-        other => panic!("{other:?}"),
+    let settled = |then| {
+        let pending = pending(delivering("7 1 2 5", 3).next(Step::Settle(then)));
+        (pending.report.count, pending.handled, pending.report.then)
     };
     let (next, error) = (
-        Some(Tag {
-            first: 8,
-            handouts: 1,
-            crashes: 1,
-            ..Tag::default()
-        }),
+        Some(tag("8 1 0 1")),
         "crashes: died 5 times with this event in hand",
     );
     let dead = BatchResult::Reject {
@@ -449,37 +367,16 @@ fn the_crashes_in_hand_are_those_of_what_stays() {
     let tag = "7 1 0 3";
     assert_eq!(delivering(tag, 2).crashes(), 3);
     assert_eq!(delivering(tag, 2).next(Step::Park).crashes(), 3);
-    let part = delivering(tag, 2).next(Step::Outcome(
-        Outcome {
-            count: 1,
-            stop: None,
-            waited: Duration::ZERO,
-        },
-        &POLICY,
-    ));
+    let part = delivering(tag, 2).next(outcome(1, None, &POLICY));
     assert_eq!((part.crashes(), part.next(Step::Ask).crashes()), (1, 1));
-    let done = delivering(tag, 1).next(Step::Outcome(
-        Outcome {
-            count: 1,
-            stop: None,
-            waited: Duration::ZERO,
-        },
-        &POLICY,
-    ));
+    let done = delivering(tag, 1).next(outcome(1, None, &POLICY));
     assert_eq!((done.crashes(), Slot::Free.crashes()), (0, 0));
 }
 
 #[test]
 fn an_unavailable_sink_parks_the_batch_and_counts_nothing() {
     let unavailable = || Some(Stop::unavailable("down"));
-    let parked = delivering("7", 2).next(Step::Outcome(
-        Outcome {
-            count: 0,
-            stop: unavailable(),
-            waited: Duration::ZERO,
-        },
-        &POLICY,
-    ));
+    let parked = delivering("7", 2).next(outcome(0, unavailable(), &POLICY));
     assert!(matches!(&parked, Slot::Parked(in_flight) if in_flight.tag.attempts == 0));
     assert!(matches!(parked.next(Step::Resume), Slot::Delivering(_)));
     assert!(
@@ -489,14 +386,7 @@ fn an_unavailable_sink_parks_the_batch_and_counts_nothing() {
 
 #[test]
 fn a_lost_reply_keeps_the_result() {
-    let slot = delivering("7", 1).next(Step::Outcome(
-        Outcome {
-            count: 1,
-            stop: None,
-            waited: Duration::ZERO,
-        },
-        &POLICY,
-    ));
+    let slot = delivering("7", 1).next(outcome(1, None, &POLICY));
     let slot = slot.next(Step::Ask).next(Step::Unanswered);
     assert!(matches!(&slot, Slot::Reported(pending) if pending.report.then == BatchResult::Done));
     assert!(matches!(
@@ -514,26 +404,10 @@ fn only_steps_that_fit_change_a_slot() {
         || Slot::Free.next(Step::Ask),
         || delivering("7", 2),
         || delivering("7", 2).next(Step::Park),
-        || {
-            delivering("7", 2).next(Step::Outcome(
-                Outcome {
-                    count: 2,
-                    stop: None,
-                    waited: Duration::ZERO,
-                },
-                &POLICY,
-            ))
-        },
+        || delivering("7", 2).next(outcome(2, None, &POLICY)),
         || {
             delivering("7", 2)
-                .next(Step::Outcome(
-                    Outcome {
-                        count: 2,
-                        stop: None,
-                        waited: Duration::ZERO,
-                    },
-                    &POLICY,
-                ))
+                .next(outcome(2, None, &POLICY))
                 .next(Step::Ask)
         },
     ];
@@ -542,16 +416,7 @@ fn only_steps_that_fit_change_a_slot() {
         || Step::Answer(None),
         || Step::Answer(Some(reply("9", 1))),
         || Step::Unanswered,
-        || {
-            Step::Outcome(
-                Outcome {
-                    count: 2,
-                    stop: None,
-                    waited: Duration::ZERO,
-                },
-                &POLICY,
-            )
-        },
+        || outcome(2, None, &POLICY),
         || Step::Park,
         || Step::Resume,
         || Step::Refuse("no".into()),
@@ -596,14 +461,7 @@ fn only_steps_that_fit_change_a_slot() {
 
 #[test]
 fn a_turn_begins_anew_with_another_object() {
-    let pending = delivering("7", 3).next(Step::Outcome(
-        Outcome {
-            count: 3,
-            stop: None,
-            waited: Duration::ZERO,
-        },
-        &POLICY,
-    ));
+    let pending = delivering("7", 3).next(outcome(3, None, &POLICY));
     let other = BatchReply {
         object: Bytes::from_static(b"other"),
         ..reply("10", 3)
@@ -618,14 +476,7 @@ fn a_process_that_stops_goes_on_with_nothing() {
         stopping: true,
         ..POLICY
     };
-    let slot = delivering("7", 1).next(Step::Outcome(
-        Outcome {
-            count: 1,
-            stop: None,
-            waited: Duration::ZERO,
-        },
-        &policy,
-    ));
+    let slot = delivering("7", 1).next(outcome(1, None, &policy));
     assert!(matches!(slot, Slot::Reported(pending) if pending.report.then == BatchResult::Yield));
 }
 
@@ -647,12 +498,7 @@ fn what_cannot_be_offered_waits_for_an_operator() {
     let Slot::Reported(pending) = slot.next(Step::Refuse(reason.clone())) else {
         panic!("no result")
     };
-    let rest = Tag {
-        first: 7,
-        handouts: 1,
-        attempts: 2,
-        ..Tag::default()
-    };
+    let rest = tag("7 1 2");
     assert_eq!(
         pending.report.then,
         BatchResult::Hold {
