@@ -45,6 +45,11 @@ impl Console {
         self.conn.clone()
     }
 
+    /// Returns the handle of an operator.
+    pub fn control(&self) -> seriatim::control::Control {
+        super::control(&self.conn, &self.keys)
+    }
+
     /// Runs one command, given word by word.
     pub async fn run<T: FromRedisValue>(&self, words: &[&str]) -> T {
         self.try_run(words)
@@ -57,6 +62,11 @@ impl Console {
         let mut cmd = redis::cmd(words[0]);
         cmd.arg(&words[1..]);
         cmd.query_async(&mut self.conn.clone()).await
+    }
+
+    /// Sets an option of the server, which must be the test's own.
+    pub async fn config(&self, name: &str, value: &str) {
+        self.run::<()>(&["CONFIG", "SET", name, value]).await;
     }
 
     /// Runs commands, one in each line or after each `; `. The first argument of a command is a key
@@ -130,6 +140,26 @@ impl Console {
         let mut list: Vec<String> = self.run(&["LRANGE", key, "0", "-1"]).await;
         list.reverse();
         list
+    }
+
+    /// Returns the queue of an object, oldest first.
+    pub async fn queue(&self, object: &str) -> Vec<String> {
+        self.list(&self.keys.events(object)).await
+    }
+
+    /// Returns the markers, oldest first.
+    pub async fn markers(&self) -> Vec<String> {
+        self.list(&self.keys.objects_with_events()).await
+    }
+
+    /// Returns the owner of an object.
+    pub async fn owner(&self, object: &str) -> Option<String> {
+        self.text(&self.keys.event_worker(object)).await
+    }
+
+    /// Returns the last id of an object; 0 if it is absent.
+    pub async fn last_id(&self, object: &str) -> u64 {
+        self.number(&self.keys.last_event_id(object)).await
     }
 
     /// Returns the numbers and the reason of a held object.
@@ -213,10 +243,7 @@ impl Console {
 
     /// Fails if an invariant is broken.
     pub async fn check(&self) {
-        let report = super::control(&self.conn, &self.keys)
-            .check()
-            .await
-            .expect("checked");
+        let report = self.control().check().await.expect("checked");
         assert!(report.is_clean(), "{:#?}", report.violations);
     }
 

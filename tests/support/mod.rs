@@ -5,12 +5,15 @@ pub mod answering;
 pub mod clock;
 pub mod console;
 pub mod jobs;
+pub mod operator;
+pub mod output;
 pub mod process;
 pub mod program;
 pub mod proxy;
 pub mod recorder;
 pub mod running;
 pub mod sweep;
+pub mod users;
 
 pub use self::program::program;
 
@@ -293,6 +296,11 @@ impl Redis {
         emitter.expect("Redis answers").with_keys(self.keys.clone())
     }
 
+    /// Returns the handle of an operator.
+    pub async fn control(&self) -> seriatim::control::Control {
+        control(&self.connect().await, &self.keys)
+    }
+
     /// Returns the server, if it is private.
     pub fn server(&mut self) -> &mut Server {
         self.server
@@ -324,6 +332,25 @@ pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     listener.local_addr().expect("an address").port()
 }
+
+/// Fails unless a value has this pattern. A further text is for the failure.
+#[allow(unused_macros)]
+macro_rules! assert_matches {
+    ($value:expr, $pattern:pat $(if $guard:expr)? $(,)?) => {
+        match &$value {
+            $pattern $(if $guard)? => {}
+            other => panic!("{other:?} is not {}", stringify!($pattern $(if $guard)?)),
+        }
+    };
+    ($value:expr, $pattern:pat $(if $guard:expr)?, $($text:tt)+) => {
+        match &$value {
+            $pattern $(if $guard)? => {}
+            other => panic!("{}: {other:?}", format!($($text)+)),
+        }
+    };
+}
+#[allow(unused_imports)]
+pub(crate) use assert_matches;
 
 /// Returns the handle of an operator over this connection.
 pub fn control(conn: &MultiplexedConnection, keys: &Keys) -> seriatim::control::Control {

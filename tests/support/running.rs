@@ -43,6 +43,17 @@ pub fn config(redis: &Redis, name: &str) -> WorkerConfig {
     config
 }
 
+/// Returns a retry policy.
+pub fn policy(text: &str) -> RetryPolicy {
+    text.parse().expect("a policy")
+}
+
+/// Returns a change of the settings to this retry policy.
+pub fn retrying(text: &str) -> impl FnOnce(&mut WorkerConfig) + use<> {
+    let policy = policy(text);
+    move |config| config.retry = policy
+}
+
 /// Starts a worker process with the settings changed by `change`.
 pub fn start(
     redis: &Redis,

@@ -4,7 +4,23 @@
 use redis::aio::MultiplexedConnection;
 use seriatim::keys::Keys;
 
+use crate::support::Redis;
 use crate::support::console::Console;
+
+impl Redis {
+    /// Returns this Redis and a builder of states in it.
+    pub async fn with_state(self) -> (Self, State) {
+        let state = State::new(self.connect().await, self.keys().clone());
+        (self, state)
+    }
+
+    /// Returns this Redis with an object of each kind, as [`State::clean`] describes it.
+    pub async fn with_clean_state(self) -> (Self, State) {
+        let (redis, mut state) = self.with_state().await;
+        state.clean().await;
+        (redis, state)
+    }
+}
 
 /// Builds states under the given keys.
 pub struct State {
@@ -28,8 +44,17 @@ impl State {
 
     /// Runs commands, as [`Console::add`](crate::support::console::Console::add) does.
     pub async fn add(&mut self, commands: &str) {
-        let console = Console::new(self.conn.clone(), self.keys.clone());
-        console.add(commands).await;
+        self.console().add(commands).await;
+    }
+
+    /// Returns a console over the same connection.
+    pub fn console(&self) -> Console {
+        Console::new(self.conn.clone(), self.keys.clone())
+    }
+
+    /// Returns the handle of an operator.
+    pub fn control(&self) -> seriatim::control::Control {
+        crate::support::control(&self.conn, &self.keys)
     }
 
     /// Emits one event as a producer.
@@ -145,6 +170,19 @@ impl State {
         add.query_async::<String>(&mut self.conn)
             .await
             .expect("XADD");
+    }
+
+    /// Adds dead letters with the ids `TIME-N`. The event of each is `N`.
+    pub async fn dead_letters(
+        &mut self,
+        time: &str,
+        numbers: impl IntoIterator<Item = u32>,
+        object: &str,
+    ) {
+        for n in numbers {
+            let (dead_id, event) = (format!("{time}-{n}"), n.to_string());
+            self.dead_letter(&dead_id, object, event.as_bytes()).await;
+        }
     }
 
     /// Builds a valid state with at least one object of each kind: queued, taken, owned, held in
