@@ -1,6 +1,6 @@
 //! `control::{stats, depth, inspect, dead_letters}` and the commands that print them.
 
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use seriatim::control::ended::{EVENTS_MAX, ROWS_MAX};
@@ -8,36 +8,9 @@ use seriatim::control::inspect::{EventState, Location, Standing, Tries};
 use seriatim::control::{ControlError, LogStatus, RowId};
 
 use crate::state::State;
-use crate::support::{Redis, control};
-
-async fn clean() -> (Redis, State) {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    state.clean().await;
-    (redis, state)
-}
-
-/// Runs the program against this Redis.
-fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
-    let mut program = Command::new(crate::support::program());
-    program
-        .args(["--redis", redis.url(), "--namespace", redis.namespace()])
-        .args(arguments);
-    program
-        .env_remove("SERIATIM_REDIS")
-        .env_remove("SERIATIM_NAMESPACE")
-        .output()
-        .expect("the program runs")
-}
-
-fn text(output: &Output) -> String {
-    assert!(
-        output.stderr.is_empty(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout.clone()).expect("UTF-8")
-}
+use crate::support::operator::Reads;
+use crate::support::output::command_at;
+use crate::support::{Redis, assert_matches};
 
 fn assert_fits(text: &str) {
     for line in text.lines() {
@@ -47,10 +20,9 @@ fn assert_fits(text: &str) {
 
 #[tokio::test]
 async fn stats_count_what_is_there() {
-    let (_redis, mut state) = clean().await;
+    let (_redis, mut state) = Redis::start().with_clean_state().await;
     state.dead_letter("1700-0", "work:1", b"{}").await;
-    let keys = state.keys.clone();
-    let seen = control(&state.conn, &keys).stats().await.expect("stats");
+    let seen = state.control().stats().await.expect("stats");
     assert_eq!(
         (
             seen.markers,
@@ -70,25 +42,13 @@ async fn stats_count_what_is_there() {
     let [a, gone] = &seen.workers[..] else {
         panic!("two names: {:?}", seen.workers)
     };
-    assert_eq!(
-        (
-            a.name.as_str(),
-            a.slots,
-            a.alive,
-            a.slots_busy,
-            a.events_in_flight
-        ),
-        ("a", 3, true, 1, 2)
-    );
+    assert_eq!((a.name.as_str(), a.slots, a.alive), ("a", 3, true));
+    assert_eq!((a.slots_busy, a.events_in_flight), (1, 2));
     assert_eq!(
         (a.host.as_deref(), a.pid.as_deref()),
         (Some("host-1"), Some("4711"))
     );
-    assert!(
-        a.lease_ttl_ms
-            .is_some_and(|ttl| (1..=600_000).contains(&ttl)),
-        "{a:?}"
-    );
+    assert_matches!(a.lease_ttl_ms, Some(1..=600_000));
     assert_eq!(
         (gone.alive, gone.lease_ttl_ms, gone.events_in_flight),
         (false, None, 1)
@@ -97,8 +57,8 @@ async fn stats_count_what_is_there() {
 
 #[tokio::test]
 async fn stats_go_on_beside_wrong_types() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (_redis, mut state) = Redis::start().with_state().await;
+    let control = state.control();
     let keys = state.keys.clone();
     for key in [
         keys.objects_held(),
@@ -109,59 +69,38 @@ async fn stats_go_on_beside_wrong_types() {
         state.run("SET", &[&key, "1"]).await;
     }
     state.emit("work:1", "{}").await;
-    let seen = control(&state.conn, &keys).stats().await.expect("stats");
+    let seen = control.stats().await.expect("stats");
     assert_eq!(
         (seen.markers, seen.unreadable),
         (1, vec![keys.objects_held(), keys.event_rules()])
     );
-    assert_eq!(
-        control(&state.conn, &keys)
-            .depth(1)
-            .await
-            .expect("depth")
-            .events_queued,
-        1
-    );
+    assert_eq!(control.depth(1).await.expect("depth").events_queued, 1);
 }
 
 #[tokio::test]
 async fn depth_is_exact_and_finds_the_longest() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (_redis, mut state) = Redis::start().with_state().await;
+    let control = state.control();
     for (object, events) in [("work:1", 3), ("work:2", 5), ("post:1", 4), ("bare", 1)] {
         for n in 0..events {
             state.emit(object, &n.to_string()).await;
         }
     }
-    let keys = state.keys.clone();
-    let seen = control(&state.conn, &keys).depth(2).await.expect("depth");
+    let seen = control.depth(2).await.expect("depth");
     assert_eq!((seen.events_queued, seen.objects_with_events), (13, 4));
-    let top: Vec<_> = seen
-        .top
-        .iter()
-        .map(|top| (top.object.as_str(), top.events))
-        .collect();
-    assert_eq!(top, [("work:2", 5), ("post:1", 4)]);
-    let by_prefix: Vec<_> = seen
-        .by_prefix
-        .iter()
-        .map(|sum| (sum.prefix.as_str(), sum.objects, sum.events))
-        .collect();
-    assert_eq!(by_prefix, [("work", 2, 8), ("post", 1, 4), ("bare", 1, 1)]);
-    assert_eq!(
-        control(&state.conn, &keys)
-            .depth(0)
-            .await
-            .expect("depth")
-            .top,
-        []
-    );
+    let top = seen.top.iter().map(|top| (&top.object[..], top.events));
+    assert!(top.eq([("work:2", 5), ("post:1", 4)]), "{seen:?}");
+    let sums = seen.by_prefix.iter();
+    let sums = sums.map(|sum| (&sum.prefix[..], sum.objects, sum.events));
+    let expected = [("work", 2, 8), ("post", 1, 4), ("bare", 1, 1)];
+    assert!(sums.eq(expected), "{seen:?}");
+    assert_eq!(control.depth(0).await.expect("depth").top, []);
 }
 
 #[tokio::test]
 async fn inspect_says_where_an_object_stands_and_why() {
-    let (_redis, mut state) = clean().await;
-    let keys = state.keys.clone();
+    let (_redis, mut state) = Redis::start().with_clean_state().await;
+    let control = state.control();
     state.add("LPUSH lost:events {}").await;
     for (object, standing, why) in [
         (
@@ -197,10 +136,7 @@ async fn inspect_says_where_an_object_stands_and_why() {
         ("lost", Standing::Uncovered, "I1 is broken"),
         ("never", Standing::Unknown, "nothing is known of it"),
     ] {
-        let seen = control(&state.conn, &keys)
-            .inspect(object)
-            .await
-            .expect("an inspection");
+        let seen = control.inspection_of(object).await;
         assert_eq!(seen.standing, standing, "{seen:#?}");
         assert!(seen.why.contains(why), "{object}: {} lacks {why}", seen.why);
     }
@@ -210,34 +146,26 @@ async fn inspect_says_where_an_object_stands_and_why() {
 /// without objects.
 #[tokio::test]
 async fn departed_names_are_looked_through() {
-    let (redis, mut state) = clean().await;
+    let (redis, mut state) = Redis::start().with_clean_state().await;
     for n in 0..8 {
         state.register(&format!("departed-{n}"), 1000).await;
     }
-    let keys = state.keys.clone();
     state
         .add("LPUSH event.worker:departed-7.999:object far; LPUSH far:events {}")
         .await;
-    let seen = control(&state.conn, &keys)
-        .inspect("far")
-        .await
-        .expect("an inspection");
+    let seen = state.control().inspection_of("far").await;
     assert_eq!(
         (seen.standing, seen.taken_by),
         (Standing::Taken, vec!["departed-7.999".to_owned()])
     );
-    let output = seriatim(&redis, &["check"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    redis.prints("check");
 }
 
 #[tokio::test]
 async fn inspect_shows_the_next_event_and_its_tries() {
-    let (_redis, mut state) = clean().await;
-    let keys = state.keys.clone();
-    let queued = control(&state.conn, &keys)
-        .inspect("work:1")
-        .await
-        .expect("an inspection");
+    let (_redis, mut state) = Redis::start().with_clean_state().await;
+    let control = state.control();
+    let queued = control.inspection_of("work:1").await;
     assert_eq!(
         (queued.events_queued, queued.last_event_id, queued.tries),
         (2, Some(7), None)
@@ -248,24 +176,14 @@ async fn inspect_shows_the_next_event_and_its_tries() {
         (Location::Queue, None, 7, "{\"n\":1}")
     );
 
-    let owned = control(&state.conn, &keys)
-        .inspect("work:2")
-        .await
-        .expect("an inspection");
+    let owned = control.inspection_of("work:2").await;
     assert_eq!((owned.events_queued, owned.events_in_flight), (1, 2));
-    assert_eq!(
-        owned.next_event.map(|next| (next.place, next.id)),
-        Some((Location::Batch, Some(12)))
-    );
+    let next = owned.next_event.map(|next| (next.place, next.id));
+    assert_eq!(next, Some((Location::Batch, Some(12))));
 
-    let held = control(&state.conn, &keys)
-        .inspect("work:5")
-        .await
-        .expect("an inspection");
-    assert_eq!(
-        held.next_event.map(|next| (next.place, next.id)),
-        Some((Location::HeldBatch, Some(15)))
-    );
+    let held = control.inspection_of("work:5").await;
+    let next = held.next_event.map(|next| (next.place, next.id));
+    assert_eq!(next, Some((Location::HeldBatch, Some(15))));
     let tries = held.tries.expect("tries");
     assert_eq!((tries.handouts, tries.attempts, tries.crashes), (1, 3, 0));
     assert_ne!(tries, Tries::default());
@@ -274,15 +192,10 @@ async fn inspect_shows_the_next_event_and_its_tries() {
         (Some("retry: connection refused"), Some(1))
     );
 
-    state
-        .emit("long", &format!("\"{}\"", "x".repeat(100_000)))
-        .await;
-    let next = control(&state.conn, &keys)
-        .inspect("long")
-        .await
-        .expect("an inspection")
-        .next_event
-        .expect("a next event");
+    let long = format!("\"{}\"", "x".repeat(100_000));
+    state.emit("long", &long).await;
+    let long = control.inspection_of("long").await;
+    let next = long.next_event.expect("a next event");
     assert_eq!((next.bytes, next.text.len()), (100_002, 4096));
 }
 
@@ -291,28 +204,31 @@ async fn inspect_shows_the_next_event_and_its_tries() {
 #[tokio::test]
 async fn inspect_says_what_state_the_head_event_is_in() {
     use EventState::{Blocked, InFlight, Paused, Queued, Waiting};
-    let (_redis, mut state) = clean().await;
-    let keys = state.keys.clone();
+    let (_redis, mut state) = Redis::start().with_clean_state().await;
+    let control = state.control();
     state
         .add("LPUSH work:8:events {}; LPUSH objects.with.events empty")
         .await;
-    let objects = [
-        "work:1", "work:2", "work:3", "work:4", "work:5", "work:6", "work:7", "work:8", "work:9",
-        "bare", "never", "empty",
+    let none = [
+        ("work:1", Some(Queued)),
+        ("work:2", Some(InFlight)),
+        ("work:3", Some(Queued)),
+        ("work:4", Some(InFlight)),
+        ("work:5", Some(Waiting)),
+        ("work:6", Some(Waiting)),
+        ("work:7", Some(Waiting)),
+        ("work:8", Some(Queued)),
+        ("work:9", Some(Paused)),
+        ("bare", None),
+        ("never", None),
+        ("empty", None),
     ];
-    let mut none = objects.map(|_| None);
-    none[..9].copy_from_slice(
-        &[
-            Queued, InFlight, Queued, InFlight, Waiting, Waiting, Waiting, Queued, Paused,
-        ]
-        .map(Some),
-    );
     let under = |state: EventState| {
         let mut under = none;
         // A rule does not change the state of an event in flight, because its delivery finishes. An
         // event that is not due yet, or waits for an operator, also keeps its state.
         for at in [0, 2, 4, 7, 8] {
-            under[at] = Some(state);
+            under[at].1 = Some(state);
         }
         under
     };
@@ -325,111 +241,54 @@ async fn inspect_says_what_state_the_head_event_is_in() {
     for (rule, expected) in rules {
         if let Some((kind, _)) = rule.split_once(' ') {
             let lifted = if rule.ends_with("lifted") { "1" } else { "0" };
-            state
-                .rule(&format!("{kind} *"), &format!("17 0 {lifted} 3 0 ada"), "0")
-                .await;
+            let (field, value) = (format!("{kind} *"), format!("17 0 {lifted} 3 0 ada"));
+            state.rule(&field, &value, "0").await;
         }
-        for (object, expected) in objects.iter().zip(expected) {
-            let seen = control(&state.conn, &keys)
-                .inspect(object)
-                .await
-                .expect("an inspection");
+        for (object, expected) in expected {
+            let seen = control.inspection_of(object).await;
             assert_eq!(seen.state, expected, "{rule}: {seen:#?}");
         }
     }
 }
 
-/// Adds a row to the event log.
-async fn logged(state: &mut State, row_id: &str, object: &str, fields: &[&str]) {
-    let log = state.keys.event_log();
-    let arguments = [&[log.as_str(), row_id, "object", object], fields].concat();
-    state.run("XADD", &arguments).await;
+/// Adds a row to the event log. The text has the other fields and their values.
+async fn logged(state: &mut State, row_id: &str, object: &str, fields: &str) {
+    let row = format!("XADD event.log {row_id} object {object} {fields}");
+    state.add(&row).await;
 }
 
 /// Tests that the last finalized events of an object come from the event log and from the dead
 /// letters. Each event is returned once, the latest first.
 #[tokio::test]
 async fn what_became_of_the_last_events_is_told() {
-    let (redis, mut state) = clean().await;
+    let (redis, mut state) = Redis::start().with_clean_state().await;
+    let control = state.control();
     let keys = state.keys.clone();
-    let none = control(&state.conn, &keys)
-        .ended("work:1")
-        .await
-        .expect("an answer");
-    assert_eq!(
-        (
-            none.events.len(),
-            none.log_rows,
-            none.dead_letters,
-            none.complete
-        ),
-        (0, 0, 0, true)
-    );
-    assert!(
-        text(&seriatim(&redis, &["inspect", "bare"]))
-            .ends_with("ended      none found in 0 rows of the log, 0 dead letters\n")
-    );
+    let none = control.ended("work:1").await.expect("an answer");
+    assert_eq!((none.events.len(), none.complete), (0, true));
+    assert_eq!((none.log_rows, none.dead_letters), (0, 0));
+    let printed = redis.prints("inspect bare");
+    assert!(printed.ends_with("ended      none found in 0 rows of the log, 0 dead letters\n"));
     state.dead_letter("1600-0", "work:1", b"{}").await;
     for (row, fields) in [
-        (
-            "1500-0",
-            &[
-                "status",
-                "completed",
-                "id",
-                "5",
-                "error",
-                "",
-                "attempts",
-                "0",
-            ][..],
-        ),
-        (
-            "1600-1",
-            &[
-                "status", "dead", "id", "12", "error", "no\nway", "attempts", "3",
-            ],
-        ),
+        ("1500-0", "status completed id 5 error '' attempts 0"),
+        ("1600-1", "status dead id 12 error 'no\nway' attempts 3"),
         (
             "1700-0",
-            &[
-                "status",
-                "completed_with_errors",
-                "id",
-                "13",
-                "error",
-                "late",
-                "attempts",
-                "2",
-            ],
+            "status completed_with_errors id 13 error late attempts 2",
         ),
         (
             "1800-0",
-            &[
-                "status",
-                "dead",
-                "id",
-                "14",
-                "error",
-                "dropped since",
-                "attempts",
-                "0",
-            ],
+            "status dead id 14 error 'dropped since' attempts 0",
         ),
-        ("1900-0", &["status", "new", "foo", "bar"]),
+        ("1900-0", "status new foo bar"),
     ] {
         logged(&mut state, row, "work:1", fields).await;
         logged(&mut state, &row.replace("00-", "50-"), "work:2", fields).await;
     }
-    let seen = control(&state.conn, &keys)
-        .ended("work:1")
-        .await
-        .expect("an answer");
-    let shown: Vec<_> = seen
-        .events
-        .iter()
-        .map(|event| (event.id, event.status.as_str(), event.at_ms))
-        .collect();
+    let seen = control.ended("work:1").await.expect("an answer");
+    let shown = seen.events.iter();
+    let shown = shown.map(|event| (event.id, event.status.as_str(), event.at_ms));
     let expected = [
         (Some(14), "dead", 1800),
         (Some(13), "completed_with_errors", 1700),
@@ -437,56 +296,31 @@ async fn what_became_of_the_last_events_is_told() {
         (Some(5), "completed", 1500),
         (None, "new", 1900),
     ];
-    assert_eq!(shown, expected);
+    assert!(shown.eq(expected), "{seen:?}");
     let [dropped, _, dead, completed, _] = &seen.events[..] else {
         panic!("{seen:?}")
     };
+    let dead_id = dead.dead_id.as_ref().map(RowId::as_str);
+    assert_eq!((dropped.dead_id.as_ref(), dead_id), (None, Some("1600-0")));
     assert_eq!(
-        (
-            dropped.dead_id.as_ref(),
-            dead.dead_id.as_ref().map(RowId::as_str)
-        ),
-        (None, Some("1600-0"))
+        (dead.attempts, dead.error.as_deref()),
+        (Some(3), Some("no\nway"))
     );
-    assert_eq!(
-        (
-            dead.attempts,
-            dead.error.as_deref(),
-            completed.error.as_deref()
-        ),
-        (Some(3), Some("no\nway"), None)
-    );
+    assert_eq!(completed.error, None);
     // If the event log is off, the events come from the dead letters. The search ends when it has
     // found `EVENTS_MAX` events.
     state.add("DEL event.log").await;
-    for n in 1..=7 {
-        state
-            .dead_letter(&format!("2000-{n}"), "work:3", b"{}")
-            .await;
-    }
-    let seen = control(&state.conn, &keys)
-        .ended("work:3")
-        .await
-        .expect("an answer");
-    let ids: Vec<_> = seen
-        .events
-        .iter()
-        .map(|event| event.dead_id.as_ref().map_or("", RowId::as_str))
-        .collect();
-    assert_eq!(
-        (ids.len(), seen.dead_letters, seen.complete),
-        (EVENTS_MAX, 5, false)
-    );
-    assert!(
-        ids.contains(&"2000-7")
-            && ids.contains(&"2000-3")
-            && seen
-                .events
-                .iter()
-                .all(|event| event.status == LogStatus::Dead)
-    );
+    state.dead_letters("2000", 1..=7, "work:3").await;
+    let seen = control.ended("work:3").await.expect("an answer");
+    let dead = seen.events.iter();
+    let dead = dead.filter(|event| event.status == LogStatus::Dead);
+    let ids: Vec<_> = dead.filter_map(|event| event.dead_id.as_ref()).collect();
+    let ids: Vec<_> = ids.into_iter().map(RowId::as_str).collect();
+    assert_eq!((seen.dead_letters, seen.complete), (5, false));
+    assert_eq!((ids.len(), seen.events.len()), (EVENTS_MAX, EVENTS_MAX));
+    assert!(ids.contains(&"2000-7") && ids.contains(&"2000-3"));
 
-    let printed = text(&seriatim(&redis, &["inspect", "work:1"]));
+    let printed = redis.prints("inspect work:1");
     assert!(
         printed.contains("\nstate      queued\n") && printed.contains("\nended      id 12, dead, "),
         "{printed}"
@@ -498,9 +332,7 @@ async fn what_became_of_the_last_events_is_told() {
         "{printed}"
     );
     assert_fits(&printed);
-    let parsed: Value =
-        serde_json::from_str(&text(&seriatim(&redis, &["inspect", "work:1", "--json"])))
-            .expect("JSON");
+    let parsed = redis.json("inspect work:1 --json");
     assert_eq!(
         (&parsed["state"], &parsed["ended"]["dead_letters"]),
         (&json!("queued"), &json!(8))
@@ -512,10 +344,7 @@ async fn what_became_of_the_last_events_is_told() {
     // If the event log has a wrong type, the result names its key. The dead letters are still
     // searched.
     state.add("SET event.log 1").await;
-    let seen = control(&state.conn, &keys)
-        .ended("work:1")
-        .await
-        .expect("an answer");
+    let seen = control.ended("work:1").await.expect("an answer");
     assert_eq!(
         (seen.unreadable, seen.events.len()),
         (vec![keys.event_log()], 1)
@@ -526,46 +355,23 @@ async fn what_became_of_the_last_events_is_told() {
 /// result says how far it has searched.
 #[tokio::test]
 async fn the_look_for_the_last_events_is_bounded() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let keys = state.keys.clone();
-    let fields = [
-        "status",
-        "completed",
-        "id",
-        "1",
-        "error",
-        "",
-        "attempts",
-        "0",
-    ];
-    logged(&mut state, "1-0", "far", &fields).await;
-    logged(&mut state, "1-1", "near", &fields).await;
+    let (redis, mut state) = Redis::start().with_state().await;
+    let control = state.control();
+    let fields = "status completed id 1 error '' attempts 0";
+    logged(&mut state, "1-0", "far", fields).await;
+    logged(&mut state, "1-1", "near", fields).await;
     for n in 1..ROWS_MAX {
-        logged(&mut state, &format!("2-{n}"), "other", &fields).await;
+        logged(&mut state, &format!("2-{n}"), "other", fields).await;
     }
-    let near = control(&state.conn, &keys)
-        .ended("near")
-        .await
-        .expect("an answer");
+    let near = control.ended("near").await.expect("an answer");
     assert_eq!(
         (near.events.len(), near.log_rows, near.complete),
         (1, ROWS_MAX, false)
     );
-    let far = control(&state.conn, &keys)
-        .ended("far")
-        .await
-        .expect("an answer");
-    assert_eq!(
-        (
-            far.events.len(),
-            far.log_rows,
-            far.dead_letters,
-            far.complete
-        ),
-        (0, ROWS_MAX, 0, false)
-    );
-    let printed = text(&seriatim(&redis, &["inspect", "far"]));
+    let far = control.ended("far").await.expect("an answer");
+    assert_eq!((far.events.len(), far.complete), (0, false));
+    assert_eq!((far.log_rows, far.dead_letters), (ROWS_MAX, 0));
+    let printed = redis.prints("inspect far");
     assert!(
         printed.ends_with(
             "ended      none found in the newest 1000 rows of the log, 0 dead letters\n"
@@ -577,35 +383,25 @@ async fn the_look_for_the_last_events_is_bounded() {
 
 #[tokio::test]
 async fn inspect_goes_on_beside_wrong_types_and_takes_any_name() {
-    let (_redis, mut state) = clean().await;
-    let keys = state.keys.clone();
+    let (_redis, mut state) = Redis::start().with_clean_state().await;
+    let control = state.control();
     state.add("SET x:events 1; LPUSH x:last.event.id 1").await;
-    let seen = control(&state.conn, &keys)
-        .inspect("x")
-        .await
-        .expect("an inspection");
+    let seen = control.inspection_of("x").await;
     assert_eq!(seen.wrong_types.len(), 2, "{seen:?}");
     // The library emits no event for a name with a line break, but another program may have pushed
     // one.
-    let seen = control(&state.conn, &keys)
-        .inspect("a\nb")
-        .await
-        .expect("an inspection");
+    let seen = control.inspection_of("a\nb").await;
     assert_eq!(
         (seen.standing, seen.object_escaped.as_deref()),
         (Standing::Unknown, Some(r"a\nb"))
     );
-    let refused = control(&state.conn, &keys)
-        .inspect("")
-        .await
-        .expect_err("no name");
-    assert!(matches!(refused, ControlError::Name(_)), "{refused}");
+    let refused = control.inspect("").await.expect_err("no name");
+    assert_matches!(refused, ControlError::Name(_));
 }
 
 #[tokio::test]
 async fn dead_letters_are_lossless_json_lines() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::start().with_state().await;
     state
         .dead_letter("1700-0", "work:1", b"{\"b\" : 1.0,\r\n\"a\":1e400}")
         .await;
@@ -614,7 +410,7 @@ async fn dead_letters_are_lossless_json_lines() {
         .await;
     state.dead_letter("1701-0", "work:1", b"\xff\x00").await;
     state.add("XADD events.dead 1702-0 foo bar").await;
-    let output = text(&seriatim(&redis, &["dead", "list", "--json"]));
+    let output = redis.prints("dead list --json");
     let lines: Vec<&str> = output.lines().collect();
     // The event is unchanged byte for byte, except for the line break.
     assert_eq!(
@@ -627,14 +423,9 @@ async fn dead_letters_are_lossless_json_lines() {
     assert_eq!(of(lines[3])["id"], Value::Null);
     assert_eq!(lines.len(), 4);
 
-    let only = text(&seriatim(
-        &redis,
-        &[
-            "dead", "list", "--json", "--object", "work:1", "--limit", "1",
-        ],
-    ));
+    let only = redis.prints("dead list --json --object work:1 --limit 1");
     assert_eq!(only.lines().count(), 1);
-    let people = text(&seriatim(&redis, &["dead", "list"]));
+    let people = redis.prints("dead list");
     assert!(
         people.contains("1700-1  work:2  id 12, prev 7, 3 failed attempts\n  error  no\\nway\n"),
         "{people}"
@@ -646,8 +437,7 @@ async fn dead_letters_are_lossless_json_lines() {
 /// says so.
 #[tokio::test]
 async fn a_retry_says_that_newer_events_were_delivered() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::start().with_state().await;
     for (dead_id, object) in [
         ("1700-0", "late:1"),
         ("1700-1", "soon:1"),
@@ -660,12 +450,12 @@ async fn a_retry_says_that_newer_events_were_delivered() {
     state.delivered("late:1", 13).await;
     state.delivered("late:2", 13).await;
     state.delivered("soon:1", 7).await;
-    let some = text(&seriatim(&redis, &["dead", "retry", "1700-0", "1700-1"]));
+    let some = redis.prints("dead retry 1700-0 1700-1");
     assert_eq!(
         some,
         "1700-0  retried; newer events of its object were delivered since\n1700-1  retried\n"
     );
-    let all = text(&seriatim(&redis, &["dead", "retry", "--all"]));
+    let all = redis.prints("dead retry --all");
     assert_eq!(
         all,
         "2 retried; for 1 of them, newer events of the object were delivered since\n"
@@ -673,13 +463,9 @@ async fn a_retry_says_that_newer_events_were_delivered() {
     for (dead_id, object) in [("1702-0", "late:1"), ("1702-1", "soon:3")] {
         state.dead_letter(dead_id, object, b"1").await;
     }
-    let line = text(&seriatim(&redis, &["dead", "retry", "1702-0", "--json"]));
-    assert_eq!(
-        serde_json::from_str::<Value>(&line).expect("JSON")["newer_delivered"],
-        true
-    );
-    let all = text(&seriatim(&redis, &["dead", "retry", "--all", "--json"]));
-    let all: Value = serde_json::from_str(&all).expect("JSON");
+    let one = redis.json("dead retry 1702-0 --json");
+    assert_eq!(one["newer_delivered"], true);
+    let all = redis.json("dead retry --all --json");
     assert_eq!(
         (&all["done"], &all["newer_delivered"]),
         (&1.into(), &0.into())
@@ -688,46 +474,34 @@ async fn a_retry_says_that_newer_events_were_delivered() {
 
 #[tokio::test]
 async fn dead_letters_come_in_pages() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let keys = state.keys.clone();
-    for n in 0..100 {
-        state
-            .dead_letter(&format!("1700-{n}"), "work:1", b"{}")
-            .await;
-    }
-    assert_eq!(
-        text(&seriatim(&redis, &["dead", "list", "--json"]))
-            .lines()
-            .count(),
-        100
-    );
-    let page = control(&state.conn, &keys)
-        .dead_letters(Some(&"1700-97".into()), 32)
-        .await
-        .expect("a page")
-        .letters;
-    let ids: Vec<_> = page.iter().map(|letter| letter.dead_id.as_str()).collect();
+    let (redis, mut state) = Redis::start().with_state().await;
+    let control = state.control();
+    state.dead_letters("1700", 0..100, "work:1").await;
+    assert_eq!(redis.prints("dead list --json").lines().count(), 100);
+    let page = control.dead_letters(Some(&"1700-97".into()), 32).await;
+    let letters = page.expect("a page").letters;
+    let ids: Vec<_> = letters.iter().map(|letter| &letter.dead_id).collect();
     assert_eq!(ids, ["1700-98", "1700-99"]);
     state.add("DEL events.dead; SET events.dead 1").await;
-    let refused = seriatim(&redis, &["dead", "list"]);
-    assert_eq!(refused.status.code(), Some(3));
+    assert_eq!(redis.exits("dead list"), Some(3));
 }
 
 #[tokio::test]
 async fn check_ends_with_0_or_1() {
-    let (redis, mut state) = clean().await;
-    let output = seriatim(&redis, &["check"]);
-    assert_eq!(output.status.code(), Some(0));
-    assert!(text(&output).ends_with("clean: every invariant holds, as far as Redis can show it\n"));
+    let (redis, mut state) = Redis::start().with_clean_state().await;
+    let printed = redis.prints("check");
+    assert!(printed.ends_with("clean: every invariant holds, as far as Redis can show it\n"));
 
-    state
-        .run("LPUSH", &[&state.keys.events("x\u{202e}[31m"), "{}"])
-        .await;
+    let hostile = state.keys.events("x\u{202e}[31m");
+    state.run("LPUSH", &[&hostile, "{}"]).await;
     state.add("LPUSH y:events {}").await;
-    let output = seriatim(&redis, &["check", "--limit", "1"]);
-    assert_eq!(output.status.code(), Some(1));
-    let printed = text(&output);
+    let broken = |arguments: &str| {
+        let output = redis.run(arguments);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let printed = broken("check --limit 1");
     assert!(
         printed.starts_with("I1     object ") && printed.contains("and 1 more (--limit)"),
         "{printed}"
@@ -737,34 +511,23 @@ async fn check_ends_with_0_or_1() {
         "{printed}"
     );
 
-    let output = seriatim(&redis, &["check", "--json"]);
-    assert_eq!(output.status.code(), Some(1));
-    let report: Value = serde_json::from_str(&text(&output)).expect("JSON");
+    let report: Value = serde_json::from_str(&broken("check --json")).expect("JSON");
     assert_eq!(report["violations_total"], 2);
     assert_eq!(report["violations"][0]["invariant"], "I1");
-    assert!(
-        report["violations"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .any(|v| v["subject"] == json!({"object": "y"}))
-    );
+    let mut violations = report["violations"].as_array().expect("a list").iter();
+    assert!(violations.any(|v| v["subject"] == json!({"object": "y"})));
 }
 
 #[tokio::test]
 async fn stats_print_tables_that_fit_and_stable_json() {
-    let (redis, mut state) = clean().await;
+    let (redis, mut state) = Redis::start().with_clean_state().await;
     let names = state.keys.event_workers();
     state
         .run("HSET", &[&names, &"n".repeat(64), "100 token 1"])
         .await;
     state.emit(&"long-".repeat(100), "{}").await;
-    for object in ["work:5", "work:8"] {
-        state
-            .run("ZADD", &[&state.keys.objects_held(), "0", object])
-            .await;
-    }
-    let printed = text(&seriatim(&redis, &["stats", "--scan"]));
+    state.add("ZADD objects.held 0 work:5 0 work:8").await;
+    let printed = redis.prints("stats --scan");
     assert_fits(&printed);
     let names = printed.lines().filter(|line| line.contains("nnnn")).count();
     assert_eq!(names, 1, "a long name stays in one line: {printed}");
@@ -780,11 +543,7 @@ async fn stats_print_tables_that_fit_and_stable_json() {
     ] {
         assert!(printed.contains(line), "{printed} lacks {line}");
     }
-    let parsed: Value = serde_json::from_str(&text(&seriatim(
-        &redis,
-        &["stats", "--json", "--scan", "--top", "1"],
-    )))
-    .expect("JSON");
+    let parsed = redis.json("stats --json --scan --top 1");
     assert_eq!(parsed["rules"], json!({"in_force": 1, "lifting": 0}));
     let held =
         ["total", "due", "waiting", "until_released"].map(|count| parsed["held"][count].as_u64());
@@ -799,22 +558,13 @@ async fn stats_print_tables_that_fit_and_stable_json() {
         .duration_since(std::time::UNIX_EPOCH)
         .expect("after 1970");
     let ago = (since.as_millis() - 90_000).to_string();
-    state
-        .run("ZADD", &[&state.keys.objects_held(), &ago, "work:8"])
-        .await;
-    let again: Value =
-        serde_json::from_str(&text(&seriatim(&redis, &["stats", "--json"]))).expect("JSON");
+    state.add(&format!("ZADD objects.held {ago} work:8")).await;
+    let again = redis.json("stats --json");
     assert!((90..150).contains(&first(&again)), "{again}");
-    assert!(
-        text(&seriatim(&redis, &["stats"]))
-            .contains("overdue       1 min since the first due object became due")
-    );
-    for object in ["work:5", "work:8"] {
-        state
-            .run("ZADD", &[&state.keys.objects_held(), "inf", object])
-            .await;
-    }
-    let printed = text(&seriatim(&redis, &["stats"]));
+    let printed = redis.prints("stats");
+    assert!(printed.contains("overdue       1 min since the first due object became due"));
+    state.add("ZADD objects.held inf work:5 inf work:8").await;
+    let printed = redis.prints("stats");
     assert!(
         printed.contains(": 0 due,") && !printed.contains("overdue"),
         "{printed}"
@@ -823,16 +573,15 @@ async fn stats_print_tables_that_fit_and_stable_json() {
         parsed["depth"]["top"],
         json!([{"object": "work:1", "events": 2}])
     );
-    let cheap: Value =
-        serde_json::from_str(&text(&seriatim(&redis, &["stats", "--json"]))).expect("JSON");
+    let cheap = redis.json("stats --json");
     assert_eq!(cheap.get("depth"), None);
     assert_eq!(cheap["workers"][0]["name"], "a");
 }
 
 #[tokio::test]
 async fn inspect_prints_lines_and_json() {
-    let (redis, _state) = clean().await;
-    let printed = text(&seriatim(&redis, &["inspect", "work:5"]));
+    let (redis, _state) = Redis::start().with_clean_state().await;
+    let printed = redis.prints("inspect work:5");
     assert!(
         printed.contains("stands     held (retry: connection refused), and due now"),
         "{printed}"
@@ -841,17 +590,14 @@ async fn inspect_prints_lines_and_json() {
         printed.contains("next       in the held batch, id 15, 7 bytes\n           {\"n\":5}"),
         "{printed}"
     );
-    let never = seriatim(&redis, &["inspect", "never"]);
-    assert_eq!(never.status.code(), Some(0));
-    assert!(text(&never).contains("nothing is known of it"));
-    let parsed: Value =
-        serde_json::from_str(&text(&seriatim(&redis, &["inspect", "work:2", "--json"])))
-            .expect("JSON");
+    let never = redis.prints("inspect never");
+    assert!(never.contains("nothing is known of it"));
+    let parsed = redis.json("inspect work:2 --json");
     assert_eq!(
         (&parsed["standing"], &parsed["next_event"]["place"]),
         (&json!("owned"), &json!("batch"))
     );
-    let bad = seriatim(&redis, &["inspect", ""]);
+    let bad = redis.run("inspect ''");
     assert_eq!((bad.status.code(), bad.stdout.is_empty()), (Some(2), true));
 }
 
@@ -860,34 +606,27 @@ fn without_a_redis_each_command_ends_with_3_and_one_line() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let url = format!("unix://{}", dir.path().join("nobody.sock").display());
     for arguments in [
-        &["check"][..],
-        &["stats"],
-        &["inspect", "x"],
-        &["dead", "list"],
-        &["dead", "retry", "1-1"],
-        &["held", "skip", "x"],
-        &["actions"],
+        "check",
+        "stats",
+        "inspect x",
+        "dead list",
+        "dead retry 1-1",
+        "held skip x",
+        "actions",
     ] {
-        let output = Command::new(crate::support::program())
-            .args(["--redis", &url])
-            .args(arguments)
-            .output();
+        let output = command_at(&url, arguments).output();
         let output = output.expect("the program runs");
         let line = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {line}");
-        assert_eq!(
-            (line.lines().count(), output.stdout.len()),
-            (1, 0),
-            "{arguments:?}: {line}"
-        );
+        assert_eq!(output.status.code(), Some(3), "{arguments}: {line}");
+        let lines = (line.lines().count(), output.stdout.len());
+        assert_eq!(lines, (1, 0), "{arguments}: {line}");
     }
 }
 
 /// `seriatim dead list | head -1` ends without an error.
 #[tokio::test]
 async fn a_reader_that_leaves_is_no_error() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::start().with_state().await;
     for n in 0..200 {
         state
             .dead_letter(&format!("1700-{n}"), "work:1", &[b'1'; 20_000])

@@ -1,7 +1,7 @@
 //! The metrics of a worker and of a namespace.
 
 use std::collections::BTreeSet;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use seriatim::control::By;
 use seriatim::control::rules::Kind;
@@ -10,12 +10,12 @@ use tempfile::NamedTempFile;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::state::State;
 use crate::support::console::PATIENCE;
+use crate::support::output::command_at;
 use crate::support::process::Process;
 use crate::support::recorder::{Act, Gate, Recorder};
-use crate::support::running::start;
-use crate::support::{Redis, control, until};
+use crate::support::running::{retrying, start};
+use crate::support::{Redis, until};
 
 /// Returns the metrics' names in the table that follows this line of docs/operations.md.
 fn documented(head: &str) -> BTreeSet<String> {
@@ -27,22 +27,16 @@ fn documented(head: &str) -> BTreeSet<String> {
         .take_while(|line| line.starts_with('|'))
         .skip(2);
     let names = rows.flat_map(|row| {
-        row.split('|')
-            .nth(1)
-            .expect("a cell")
-            .split(", ")
-            .map(|name| name.trim().trim_matches('`'))
+        let names = row.split('|').nth(1).expect("a cell").split(", ");
+        names.map(|name| name.trim().trim_matches('`'))
     });
-    let names = names.map(str::to_owned).chain(
-        [
-            "process_cpu_seconds_total",
-            "process_resident_memory_bytes",
-            "process_open_fds",
-            "process_start_time_seconds",
-        ]
-        .map(str::to_owned),
-    );
-    names.collect()
+    let of_process = [
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "process_open_fds",
+        "process_start_time_seconds",
+    ];
+    names.chain(of_process).map(str::to_owned).collect()
 }
 
 /// Returns the metrics' names in a scrape, spelled as in the documents.
@@ -108,6 +102,7 @@ struct Exporter {
     child: Child,
     address: String,
     log: NamedTempFile,
+    namespace: String,
 }
 
 impl Exporter {
@@ -118,18 +113,9 @@ impl Exporter {
     /// Starts an exporter that reaches Redis with this URL, for example as another user.
     async fn start_at(url: &str, redis: &Redis) -> Self {
         let log = NamedTempFile::new().expect("a log");
-        let mut program = Command::new(crate::support::program());
-        program.args([
-            "--redis",
-            url,
-            "--namespace",
-            redis.namespace(),
-            "exporter",
-            "--listen",
-            "127.0.0.1:0",
-        ]);
-        program.args(["--depth=many,few,more:1", "--check"]);
-        let child = program
+        let namespace = redis.namespace().to_owned();
+        let options = "exporter --listen 127.0.0.1:0 --depth=many,few,more:1 --check";
+        let child = command_at(url, &*format!("--namespace {namespace} {options}"))
             .stdout(Stdio::null())
             .stderr(log.reopen().expect("a log"))
             .spawn()
@@ -139,7 +125,23 @@ impl Exporter {
             child,
             address,
             log,
+            namespace,
         }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.log.path()).expect("a log")
+    }
+
+    /// Scrapes until the series of this namespace has this value, and returns that scrape.
+    async fn until_of(&self, name: &str, label: &str, wanted: f64) -> String {
+        let series = labelled(&self.namespace, name, label);
+        self.until(&series, wanted).await
+    }
+
+    /// Scrapes, and returns the scrape.
+    async fn scrape(&self) -> String {
+        scrape(&self.address).await.expect("a scrape")
     }
 
     /// Scrapes until the series has this value, and returns that scrape.
@@ -164,13 +166,22 @@ impl Drop for Exporter {
 
 /// Returns a metric's name with its labels, of which the first is the namespace.
 fn of(redis: &Redis, name: &str, label: &str) -> String {
-    let namespace = redis.namespace();
+    labelled(redis.namespace(), name, label)
+}
+
+fn labelled(namespace: &str, name: &str, label: &str) -> String {
     let more = if label.is_empty() {
         String::new()
     } else {
         format!(",{label}")
     };
     format!("{name}{{namespace=\"{namespace}\"{more}}}")
+}
+
+/// Returns the value of a series of this namespace.
+#[track_caller]
+fn value_of(redis: &Redis, scrape: &str, name: &str, label: &str) -> f64 {
+    value(scrape, &of(redis, name, label))
 }
 
 #[tokio::test]
@@ -190,23 +201,23 @@ async fn a_worker_shows_the_documented_metrics() {
     assert_eq!(names(&seen), documented("Metrics of a worker:"));
     assert!(series(&seen) < 340, "{}", series(&seen));
     assert_eq!(
-        value(&seen, &of(&redis, "seriatim_event_attempts_sum", "")),
+        value_of(&redis, &seen, "seriatim_event_attempts_sum", ""),
         50.0
     );
     assert_eq!(
-        value(
+        value_of(
+            &redis,
             &seen,
-            &of(&redis, "seriatim_event_attempts_bucket", "le=\"+Inf\"")
+            "seriatim_event_attempts_bucket",
+            "le=\"+Inf\""
         ),
         50.0
     );
-    assert_eq!(value(&seen, &of(&redis, "seriatim_sink_up", "")), 1.0);
+    assert_eq!(value_of(&redis, &seen, "seriatim_sink_up", ""), 1.0);
     let slots = ["free", "asked", "delivering", "reported", "parked"];
     let slots = slots.map(|state| {
-        value(
-            &seen,
-            &of(&redis, "seriatim_slots", &format!("state=\"{state}\"")),
-        )
+        let label = format!("state=\"{state}\"");
+        value_of(&redis, &seen, "seriatim_slots", &label)
     });
     assert_eq!(slots.iter().sum::<f64>(), 256.0);
     assert!(value(&seen, "process_resident_memory_bytes") > 1e6 && seen.ends_with("# EOF\n"));
@@ -226,27 +237,18 @@ async fn an_exporter_shows_the_documented_metrics() {
         "\"later\"" => Act::Stop(Stop::transient("later")),
         _ => Act::Send,
     });
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
-    let control = control(&redis.connect().await, redis.keys());
+    let worker = start(&redis, "w", &sink, retrying("fixed:1h"));
+    let control = redis.control().await;
     let by = By {
         who: "ada",
         why: "a test",
     };
-    control
-        .set_rule(
-            by,
-            Kind::Pause,
-            &"paused:*".parse().expect("a selector"),
-            None,
-        )
-        .await
-        .expect("set");
+    let paused = "paused:*".parse().expect("a selector");
+    let set = control.set_rule(by, Kind::Pause, &paused, None).await;
+    set.expect("set");
     for event in ["bad", "later", "paused"] {
-        console
-            .emit(&format!("{event}:1"), format!("\"{event}\""))
-            .await;
+        let text = format!("\"{event}\"");
+        console.emit(&format!("{event}:1"), text).await;
     }
     for (series, label, wanted) in [
         ("seriatim_dead_letters", "", 1.0),
@@ -263,14 +265,14 @@ async fn an_exporter_shows_the_documented_metrics() {
         // The first check may end after the first scrape.
         ("seriatim_check_violations", "", 0.0),
     ] {
-        exporter.until(&of(&redis, series, label), wanted).await;
+        exporter.until_of(series, label, wanted).await;
     }
     // The object in hand when the worker dies.
     console.emit("hangs:1", "\"hangs\"").await;
     gate.until_reached(1).await;
     console.emit("down:1", "\"down\"").await;
     let seen = exporter
-        .until(&of(&redis, "seriatim_workers_sink_down", ""), 1.0)
+        .until_of("seriatim_workers_sink_down", "", 1.0)
         .await;
     let mut documented_names = documented("Metrics of a namespace:");
     documented_names.extend(documented("With `--depth` also:"));
@@ -278,22 +280,14 @@ async fn an_exporter_shows_the_documented_metrics() {
     documented_names.insert("seriatim_build_info".to_owned());
     assert_eq!(names(&seen), documented_names);
     assert!(series(&seen) < 60, "{}", series(&seen));
-    assert!(
-        value(
-            &seen,
-            &of(&redis, "seriatim_dead_letter_oldest_seconds", "")
-        ) < 60.0
-    );
+    assert!(value_of(&redis, &seen, "seriatim_dead_letter_oldest_seconds", "") < 60.0);
     worker.crash().await;
     console.end_lease("w").await;
     exporter
-        .until(
-            &of(&redis, "seriatim_workers", "state=\"gone_with_work\""),
-            1.0,
-        )
+        .until_of("seriatim_workers", "state=\"gone_with_work\"", 1.0)
         .await;
     exporter
-        .until(&of(&redis, "seriatim_slots_registered", ""), 0.0)
+        .until_of("seriatim_slots_registered", "", 0.0)
         .await;
 }
 
@@ -304,15 +298,8 @@ async fn an_exporter_shows_how_far_shares_are_used() {
     let (console, keys) = (redis.console().await, redis.keys().clone());
     let exporter = Exporter::start(&redis).await;
     let run = async |words: &[&str]| drop(console.run::<redis::Value>(words).await);
-    run(&[
-        "HSET",
-        &keys.event_shares(),
-        "acme:*",
-        "- - 50 20 - 5 0 ",
-        "b:*",
-        "2 - - - - 5 0 ",
-    ])
-    .await;
+    let shares = "acme:* '- - 50 20 - 5 0 ' b:* '2 - - - - 5 0 '";
+    console.add(&format!("HSET event.shares {shares}")).await;
     run(&["LPUSH", &keys.group_waiting("acme"), "acme:1", "acme:2"]).await;
     run(&["SET", &keys.event_groups_waiting(), "2"]).await;
     run(&["HSET", &keys.event_groups_times(), "acme", "5 5 0"]).await;
@@ -320,10 +307,7 @@ async fn an_exporter_shows_how_far_shares_are_used() {
     run(&["HSET", &keys.event_shares_used(), "acme:*", "120 0 0 0 0"]).await;
     let label = |of: &str| format!("selector=\"{of}\"");
     let seen = exporter
-        .until(
-            &of(&redis, "seriatim_share_taken_total", &label("acme:*")),
-            120.0,
-        )
+        .until_of("seriatim_share_taken_total", &label("acme:*"), 120.0)
         .await;
     for (series, selector, wanted) in [
         ("seriatim_share_waiting", "acme:*", 2.0),
@@ -333,35 +317,30 @@ async fn an_exporter_shows_how_far_shares_are_used() {
         ("seriatim_share_oldest_seconds", "b:*", 0.0),
     ] {
         assert_eq!(
-            value(&seen, &of(&redis, series, &label(selector))),
+            value_of(&redis, &seen, series, &label(selector)),
             wanted,
             "{series} {selector}"
         );
     }
     assert!(
-        value(
+        value_of(
+            &redis,
             &seen,
-            &of(&redis, "seriatim_share_oldest_seconds", &label("acme:*"))
+            "seriatim_share_oldest_seconds",
+            &label("acme:*")
         ) > 1e6
     );
-    assert_eq!(value(&seen, &of(&redis, "seriatim_shares", "")), 2.0);
+    assert_eq!(value_of(&redis, &seen, "seriatim_shares", ""), 2.0);
     assert!(
         !seen.contains(&of(&redis, "seriatim_share_in_flight_limit", &label("b:*"))),
         "{seen}"
     );
     for n in 0..118 {
-        run(&[
-            "HSET",
-            &keys.event_shares(),
-            &format!("c{n:03}:*"),
-            "2 - - - - 5 0 ",
-        ])
-        .await;
+        let share = format!("HSET event.shares c{n:03}:* '2 - - - - 5 0 '");
+        console.add(&share).await;
     }
     run(&["LPUSH", &keys.group_waiting("c117"), "c117:1"]).await;
-    let seen = exporter
-        .until(&of(&redis, "seriatim_shares", ""), 120.0)
-        .await;
+    let seen = exporter.until_of("seriatim_shares", "", 120.0).await;
     let listed = seen
         .lines()
         .filter(|line| line.starts_with("seriatim_share_waiting{"))
@@ -399,14 +378,14 @@ async fn queued_events_are_counted_by_prefix() {
     ] {
         let label = format!("prefix=\"{prefix}\"");
         exporter
-            .until(&of(&redis, "seriatim_events_queued", &label), events)
+            .until_of("seriatim_events_queued", &label, events)
             .await;
         exporter
-            .until(&of(&redis, "seriatim_objects_with_events", &label), objects)
+            .until_of("seriatim_objects_with_events", &label, objects)
             .await;
     }
-    let seen = scrape(&exporter.address).await.expect("a scrape");
-    assert!(value(&seen, &of(&redis, "seriatim_depth_age_seconds", "")) < 60.0);
+    let seen = exporter.scrape().await;
+    assert!(value_of(&redis, &seen, "seriatim_depth_age_seconds", "") < 60.0);
     let many = (0..21).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
     for (wrong, why) in [
         (&*many, "21 prefixes"),
@@ -415,17 +394,8 @@ async fn queued_events_are_counted_by_prefix() {
         ("a\\q", "backslash"),
         ("a,", "empty"),
     ] {
-        let refused = Command::new(crate::support::program())
-            .args([
-                "--redis",
-                redis.url(),
-                "exporter",
-                "--listen",
-                "127.0.0.1:0",
-                &format!("--depth={wrong}"),
-            ])
-            .output()
-            .expect("it runs");
+        let depth = format!("--depth={wrong}");
+        let refused = redis.run(&["exporter", "--listen", "127.0.0.1:0", &depth]);
         let said = String::from_utf8_lossy(&refused.stderr);
         assert!(
             refused.status.code() == Some(2) && said.contains(why),
@@ -437,8 +407,7 @@ async fn queued_events_are_counted_by_prefix() {
 /// A worker that meets a lost key logs it once, and counts it.
 #[tokio::test]
 async fn a_worker_logs_and_counts_the_lost_keys_that_it_meets() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::start().with_state().await;
     let keys = redis.keys().clone();
     let worker = Process::start(&redis, "w", "null", &["--http", "127.0.0.1:0"]);
     let address = listening(|| worker.log()).await;
@@ -453,11 +422,10 @@ async fn a_worker_logs_and_counts_the_lost_keys_that_it_meets() {
         state.hold(object, "99999999999999", &["1"], numbers).await;
         state.run("DEL", &[&keys.event_worker(object)]).await;
         state.emit(object, "2").await;
-        until(
-            &format!("{keys_lost} keys are counted"),
-            PATIENCE,
-            async || (counted().await >= keys_lost).then_some(()),
-        )
+        let what = format!("{keys_lost} keys are counted");
+        until(&what, PATIENCE, async || {
+            (counted().await >= keys_lost).then_some(())
+        })
         .await;
         assert_eq!(counted().await, keys_lost);
         let log = worker.log();
@@ -484,21 +452,13 @@ async fn events_that_no_worker_knows_show_in_a_metric() {
     });
     let worker = start(&redis, "w", &sink, |_| {});
     exporter
-        .until(&of(&redis, "seriatim_workers_met_unknown", ""), 0.0)
+        .until_of("seriatim_workers_met_unknown", "", 0.0)
         .await;
     console.emit("work:1", "1").await;
     exporter
-        .until(&of(&redis, "seriatim_workers_met_unknown", ""), 1.0)
+        .until_of("seriatim_workers_met_unknown", "", 1.0)
         .await;
-    let mut stats = Command::new(crate::support::program());
-    stats.args([
-        "--redis",
-        redis.url(),
-        "--namespace",
-        redis.namespace(),
-        "stats",
-    ]);
-    let told = String::from_utf8(stats.output().expect("it runs").stdout).expect("UTF-8");
+    let told = redis.prints("stats");
     let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         words.contains(
@@ -513,8 +473,7 @@ async fn events_that_no_worker_knows_show_in_a_metric() {
 /// are overdue fired. The score 0 of a schedule was read so, too.
 #[tokio::test]
 async fn a_score_that_is_no_time_is_in_no_metric() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::start().with_state().await;
     state
         .hold("work:1", "0", &["1"], "7 0 1 0 retry: down")
         .await;
@@ -522,16 +481,13 @@ async fn a_score_that_is_no_time_is_in_no_metric() {
     state.add("ZADD events.scheduled 0 'work:2\nk'").await;
     let exporter = Exporter::start(&redis).await;
     let seen = exporter
-        .until(
-            &of(&redis, "seriatim_objects_held", "waits_for=\"worker\""),
-            1.0,
-        )
+        .until_of("seriatim_objects_held", "waits_for=\"worker\"", 1.0)
         .await;
     for name in [
         "seriatim_held_overdue_seconds",
         "seriatim_schedule_overdue_seconds",
     ] {
-        assert_eq!(value(&seen, &of(&redis, name, "")), 0.0, "{name}");
+        assert_eq!(value_of(&redis, &seen, name, ""), 0.0, "{name}");
     }
     let large = seen.lines().filter(|line| {
         !line.starts_with('#') && !line.contains("_start_time_") && line.contains("_seconds")
@@ -548,7 +504,6 @@ async fn an_exporter_warns_once_of_an_outage() {
     let mut redis = Redis::own(&["--appendonly", "yes"]);
     let exporter = Exporter::start(&redis).await;
     let up = of(&redis, "seriatim_up", "");
-    let log = || std::fs::read_to_string(exporter.log.path()).expect("a log");
     exporter.until(&up, 1.0).await;
     for outage in 1..=2 {
         redis.server().kill();
@@ -557,15 +512,13 @@ async fn an_exporter_warns_once_of_an_outage() {
         let looks = async |looks: usize| {
             for _ in 0..looks {
                 tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
-                assert_eq!(
-                    value(&scrape(&exporter.address).await.expect("a scrape"), &up),
-                    0.0
-                );
+                assert_eq!(value(&exporter.scrape().await, &up), 0.0);
             }
         };
         looks(3).await;
-        let warnings = log().lines().filter(|line| line.contains("WARN")).count();
-        assert_eq!(warnings, outage, "{}", log());
+        let log = exporter.log();
+        let warnings = log.lines().filter(|line| line.contains("WARN")).count();
+        assert_eq!(warnings, outage, "{log}");
         redis.server().restart();
         exporter.until(&up, 1.0).await;
     }
@@ -579,22 +532,22 @@ async fn a_lost_key_shows_in_a_metric() {
     let run = async |words: &[&str]| console.run::<redis::Value>(words).await;
     let exporter = Exporter::start(&redis).await;
     exporter
-        .until(&of(&redis, "seriatim_shared_keys_broken", ""), 0.0)
+        .until_of("seriatim_shared_keys_broken", "", 0.0)
         .await;
     exporter
-        .until(&of(&redis, "seriatim_check_violations", ""), 0.0)
+        .until_of("seriatim_check_violations", "", 0.0)
         .await;
     run(&["SET", &keys.event_worker("x"), "held"]).await;
     run(&["ZADD", &keys.objects_paused(), "0", "x"]).await;
     run(&["SET", &keys.event_worker("y"), "held"]).await;
     exporter
-        .until(&of(&redis, "seriatim_shared_keys_broken", ""), 1.0)
+        .until_of("seriatim_shared_keys_broken", "", 1.0)
         .await;
     let seen = exporter
-        .until(&of(&redis, "seriatim_check_violations", ""), 2.0)
+        .until_of("seriatim_check_violations", "", 2.0)
         .await;
     assert!(
-        value(&seen, &of(&redis, "seriatim_check_age_seconds", "")) < 60.0,
+        value_of(&redis, &seen, "seriatim_check_age_seconds", "") < 60.0,
         "{seen}"
     );
 }
@@ -607,25 +560,15 @@ async fn objects_add_no_series() {
     let exporter = Exporter::start(&redis).await;
     let before = until("it listens", PATIENCE, async || scrape(&address).await).await;
     exporter
-        .until(
-            &of(&redis, "seriatim_events_queued", "prefix=\"other\""),
-            0.0,
-        )
+        .until_of("seriatim_events_queued", "prefix=\"other\"", 0.0)
         .await;
     exporter
-        .until(&of(&redis, "seriatim_check_violations", ""), 0.0)
+        .until_of("seriatim_check_violations", "", 0.0)
         .await;
-    let before = (
-        series(&before),
-        series(&scrape(&exporter.address).await.expect("a scrape")),
-    );
+    let before = (series(&before), series(&exporter.scrape().await));
     for number in 0..3000 {
-        console
-            .emit(
-                &format!("work-{number}:1"),
-                format!("{{\"type\":\"t{number}\"}}"),
-            )
-            .await;
+        let event = format!("{{\"type\":\"t{number}\"}}");
+        console.emit(&format!("work-{number}:1"), event).await;
     }
     let delivered = of(&redis, "seriatim_events_total", "outcome=\"delivered\"");
     let after = until("all are counted", PATIENCE, async || {
@@ -633,13 +576,8 @@ async fn objects_add_no_series() {
         (value(&scrape, &delivered) >= 3000.0).then_some(scrape)
     })
     .await;
-    assert_eq!(
-        (
-            series(&after),
-            series(&scrape(&exporter.address).await.expect("a scrape"))
-        ),
-        before
-    );
+    let after = (series(&after), series(&exporter.scrape().await));
+    assert_eq!(after, before);
 }
 
 /// Tests that an exporter starts although Redis is not running yet. With a wrong password it does
@@ -653,12 +591,9 @@ async fn an_exporter_starts_without_redis() {
     exporter.until(&up, 0.0).await;
     redis.server().restart();
     exporter.until(&up, 1.0).await;
-    let mut program = Command::new(crate::support::program());
     let refused = format!("{}?pass=wrong", redis.url());
-    let ended = program
-        .args(["--redis", &refused, "exporter", "--listen", "127.0.0.1:0"])
-        .output()
-        .expect("it runs");
+    let mut program = command_at(&refused, "exporter --listen 127.0.0.1:0");
+    let ended = program.output().expect("it runs");
     assert_eq!(ended.status.code(), Some(3), "{ended:?}");
 }
 
@@ -718,12 +653,11 @@ async fn an_exporter_pushes_marks_if_its_user_may() {
 
     const TOLD: &str = "the exporter pushes no marks";
     let weak = start("weak", &[]).await;
-    let log = |exporter: &Exporter| std::fs::read_to_string(exporter.log.path()).expect("a log");
     until("it is told", PATIENCE, async || {
-        log(&weak).contains(TOLD).then_some(())
+        weak.log().contains(TOLD).then_some(())
     })
     .await;
-    let seen = weak.until(&of(&redis, "seriatim_up", ""), 1.0).await;
+    let seen = weak.until_of("seriatim_up", "", 1.0).await;
     assert!(value(&seen, &oldest).is_nan(), "{seen}");
     let calls = async || {
         let stats: String = console.run(&["INFO", "commandstats"]).await;
@@ -742,7 +676,7 @@ async fn an_exporter_pushes_marks_if_its_user_may() {
         (calls().await > before).then_some(())
     })
     .await;
-    assert_eq!(log(&weak).matches(TOLD).count(), 1, "{}", log(&weak));
+    assert_eq!(weak.log().matches(TOLD).count(), 1, "{}", weak.log());
 
     let able = start("able", &marks).await;
     let shown = until("the age is 2 s", PATIENCE, async || {
@@ -751,8 +685,8 @@ async fn an_exporter_pushes_marks_if_its_user_may() {
     })
     .await;
     println!("an age of {shown} s is shown");
-    assert!(!log(&able).contains(TOLD), "{}", log(&able));
-    let seen = weak.until(&of(&redis, "seriatim_markers", ""), 1.0).await;
+    assert!(!able.log().contains(TOLD), "{}", able.log());
+    let seen = weak.until_of("seriatim_markers", "", 1.0).await;
     assert!(
         value(&seen, &oldest) >= 2.0,
         "the marks of the other exporter count"
