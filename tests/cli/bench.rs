@@ -250,7 +250,7 @@ async fn a_signal_ends_it_and_no_key_is_left() {
         Some("seriatim: stopped by a signal; all written keys are deleted"),
         "{stderr}"
     );
-    assert_eq!(keys(&mut connection), Vec::<String>::new());
+    assert_eq!(keys(&mut connection), [""; 0]);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use crate::schedule::{done, refused};
 use crate::support::Redis;
 
 #[test]
@@ -18,27 +17,14 @@ fn a_job_is_added_listed_paused_resumed_run_and_removed() {
         "--tz",
         "Europe/Berlin",
     ];
-    assert_eq!(done(&redis, &add), "report: added\n");
-    assert_eq!(done(&redis, &add), "report: unchanged\n");
+    assert_eq!(redis.prints(&add), "report: added\n");
+    assert_eq!(redis.prints(&add), "report: unchanged\n");
     assert_eq!(
-        done(&redis, &[&add[..], &["--missed", "skip"]].concat()),
+        redis.prints(&[&add[..], &["--missed", "skip"]].concat()),
         "report: replaced\n"
     );
-    done(
-        &redis,
-        &[
-            "cron",
-            "add",
-            "a b",
-            "@every 90m",
-            "sync:1",
-            "7",
-            "--now",
-            "--reason",
-            "a test",
-        ],
-    );
-    let people = done(&redis, &["cron", "list"]);
+    redis.prints("cron add 'a b' '@every 90m' sync:1 7 --now --reason 'a test'");
+    let people = redis.prints("cron list");
     let (first, second) = people.split_once("report  ").expect("both jobs");
     assert!(
         first.starts_with(
@@ -57,11 +43,7 @@ fn a_job_is_added_listed_paused_resumed_run_and_removed() {
         "{people}"
     );
     assert!(second.contains("last    never\n  next    "), "{people}");
-    let json = done(&redis, &["cron", "list", "--json"]);
-    let jobs: Vec<Value> = json
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
+    let jobs = redis.json_lines("cron list --json");
     assert_eq!(
         (
             &jobs[1]["name"],
@@ -74,35 +56,30 @@ fn a_job_is_added_listed_paused_resumed_run_and_removed() {
         (&jobs[1]["last_ms"], jobs[1]["next_ms"].is_u64()),
         (&Value::Null, true)
     );
-    assert_eq!(
-        done(&redis, &["cron", "pause", "report"]),
-        "report: paused\n"
+    assert_eq!(redis.prints("cron pause report"), "report: paused\n");
+    assert!(
+        redis
+            .prints("cron list")
+            .contains("last    never\n  next    paused\n")
     );
-    assert!(done(&redis, &["cron", "list"]).contains("last    never\n  next    paused\n"));
-    let stats = done(&redis, &["stats"]);
+    let stats = redis.prints("stats");
     assert!(
         stats.contains("cron jobs     2: 0 due, 1 paused, the next in "),
         "{stats}"
     );
-    assert!(done(&redis, &["check"]).contains("2 cron jobs"));
+    assert!(redis.prints("check").contains("2 cron jobs"));
     assert_eq!(
-        done(&redis, &["cron", "run-now", "report"]),
+        redis.prints("cron run-now report"),
         "report: queued its event\n"
     );
-    assert_eq!(
-        done(&redis, &["cron", "resume", "report"]),
-        "report: resumed\n"
-    );
-    assert_eq!(
-        done(&redis, &["cron", "remove", "report"]),
-        "report: removed\n"
-    );
-    let missing = refused(&redis, &["cron", "run-now", "report"]);
+    assert_eq!(redis.prints("cron resume report"), "report: resumed\n");
+    assert_eq!(redis.prints("cron remove report"), "report: removed\n");
+    let missing = redis.refuses("cron run-now report");
     assert!(
         missing.contains("there is no cron job \"report\"; `seriatim cron list` shows the jobs"),
         "{missing}"
     );
-    let actions = done(&redis, &["actions"]);
+    let actions = redis.prints("actions");
     assert!(
         actions.contains("cron-run  sync:1  cron job a b\n") && actions.contains("why    a test"),
         "{actions}"
@@ -113,10 +90,7 @@ fn a_job_is_added_listed_paused_resumed_run_and_removed() {
 fn wrong_schedules_and_zones_are_told() {
     let redis = Redis::start();
     let add = |schedule: &str, zone: &str| {
-        refused(
-            &redis,
-            &["cron", "add", "a", schedule, "work:1", "1", "--tz", zone],
-        )
+        redis.refuses(&["cron", "add", "a", schedule, "work:1", "1", "--tz", zone])
     };
     for (schedule, zone, told) in [
         ("* * * *", "UTC", "is not a cron schedule"),
@@ -130,5 +104,5 @@ fn wrong_schedules_and_zones_are_told() {
             "{error}"
         );
     }
-    assert!(done(&redis, &["cron", "list", "--json"]).is_empty());
+    assert_eq!(redis.stdout("cron list --json"), "");
 }

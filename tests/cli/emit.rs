@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use redis::Commands as _;
 
-use crate::support::{Redis, until};
+use crate::support::{Redis, assert_matches, until};
 
 /// A Redis, a connection to it, and a directory for files.
 struct Bench {
@@ -412,7 +412,7 @@ fn without_redis_it_says_where_it_looked_and_shows_no_password() {
         "redis://:hu#hush@host",
     ] {
         let output = emit(url);
-        assert!(matches!(output.status.code(), Some(2 | 3)), "{url}");
+        assert_matches!(output.status.code(), Some(2 | 3), "{url}");
         let said = [output.stdout, output.stderr].concat();
         assert!(
             !String::from_utf8_lossy(&said).contains("hush"),

@@ -1,12 +1,13 @@
 //! Tests object names that other programs pushed: in log lines, in outputs and on the command line.
 //! Also tests names that look like keys of a namespace.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use redis::aio::MultiplexedConnection;
 use serde_json::Value;
 
 use crate::support::console::PATIENCE;
+use crate::support::output::command_at;
 use crate::support::process::{Process, sent_to};
 use crate::support::{Redis, until};
 
@@ -48,12 +49,8 @@ async fn push(conn: &mut MultiplexedConnection, object: &[u8], event: &str) {
 }
 
 fn seriatim(redis: &Redis, args: &[&str]) -> Output {
-    let mut program = Command::new(crate::support::program());
-    program
-        .args(["--redis", redis.url()])
-        .args(args)
-        .env_remove("SERIATIM_NAMESPACE");
-    let output = program.output().expect("the program runs");
+    let output = command_at(redis.url(), args).output();
+    let output = output.expect("the program runs");
     for text in [&output.stdout, &output.stderr] {
         shows_nothing_raw(std::str::from_utf8(text).expect("UTF-8"));
     }

@@ -1,27 +1,16 @@
 //! `seriatim limit` and `seriatim emit --idempotency-key`.
 
-use serde_json::Value;
-
-use crate::schedule::{done, refused, run};
 use crate::support::Redis;
 
 #[test]
 fn limits_are_set_listed_obeyed_and_removed() {
     let redis = Redis::start();
     assert_eq!(
-        done(
-            &redis,
-            &[
-                "limit", "set", "work:*", "--queued", "2", "--reason", "memory"
-            ]
-        ),
+        redis.prints("limit set work:* --queued 2 --reason memory"),
         "work:*: set\n"
     );
-    assert_eq!(
-        done(&redis, &["limit", "set", "*", "--markers", "9"]),
-        "*: set\n"
-    );
-    let people = done(&redis, &["limit", "list"]);
+    assert_eq!(redis.prints("limit set * --markers 9"), "*: set\n");
+    let people = redis.prints("limit list");
     assert!(
         people.starts_with("*\n  queued   any number\n  markers  9\n  by       "),
         "{people}"
@@ -31,17 +20,13 @@ fn limits_are_set_listed_obeyed_and_removed() {
             && people.ends_with("  why      memory\n"),
         "{people}"
     );
-    let json = done(&redis, &["limit", "list", "--json"]);
-    let limits: Vec<Value> = json
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
+    let limits = redis.json_lines("limit list --json");
     assert_eq!(
         (&limits[1]["selector"], &limits[1]["queued_max"]),
         (&"work:*".into(), &2.into())
     );
-    done(&redis, &["emit", "work:1", "1", "2"]);
-    let full = run(&redis, &["emit", "work:1", "3"]);
+    redis.prints("emit work:1 1 2");
+    let full = redis.run("emit work:1 3");
     let error = String::from_utf8_lossy(&full.stderr).into_owned();
     assert!(
         !full.status.success()
@@ -49,30 +34,30 @@ fn limits_are_set_listed_obeyed_and_removed() {
                 .contains("the object has 2 events queued, and 1 more would exceed the limit of 2"),
         "{error}"
     );
-    assert_eq!(
-        done(&redis, &["limit", "remove", "work:*"]),
-        "work:*: removed\n"
-    );
-    done(&redis, &["emit", "work:1", "3"]);
+    assert_eq!(redis.prints("limit remove work:*"), "work:*: removed\n");
+    redis.prints("emit work:1 3");
     assert!(
-        refused(&redis, &["limit", "remove", "work:*"]).contains("there is no limit for work:*")
+        redis
+            .refuses("limit remove work:*")
+            .contains("there is no limit for work:*")
     );
     assert!(
-        refused(&redis, &["limit", "set", "work:1", "--queued", "2"])
+        redis
+            .refuses("limit set work:1 --queued 2")
             .contains("cannot have this limit")
     );
-    assert!(refused(&redis, &["limit", "set", "work:*", "--queued", "0"]).contains("--queued"));
+    assert!(
+        redis
+            .refuses("limit set work:* --queued 0")
+            .contains("--queued")
+    );
 }
 
 #[test]
 fn an_emit_with_a_key_can_be_repeated() {
     let redis = Redis::start();
-    let emit = |event: &str| {
-        run(
-            &redis,
-            &["emit", "user:1", event, "--idempotency-key", "payment 1"],
-        )
-    };
+    let emit =
+        |event: &str| redis.run(&["emit", "user:1", event, "--idempotency-key", "payment 1"]);
     for (event, code, told) in [
         ("1", 0, ""),
         ("1", 0, "was done before, or by an earlier try"),
@@ -87,7 +72,7 @@ fn an_emit_with_a_key_can_be_repeated() {
             "{error}"
         );
     }
-    let stats = done(&redis, &["stats"]);
+    let stats = redis.prints("stats");
     assert!(
         stats.contains("emit keys     1, ") && stats.contains(" bytes\n"),
         "{stats}"
@@ -98,7 +83,7 @@ fn an_emit_with_a_key_can_be_repeated() {
 #[test]
 fn a_file_with_a_full_object_tells_which_lines_are_not_emitted() {
     let redis = Redis::start();
-    done(&redis, &["limit", "set", "full:*", "--queued", "2"]);
+    redis.prints("limit set full:* --queued 2");
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("events.ndjson");
     let lines: Vec<_> = (0..900)
@@ -108,7 +93,7 @@ fn a_file_with_a_full_object_tells_which_lines_are_not_emitted() {
         })
         .collect();
     std::fs::write(&file, lines.join("\n")).expect("a file");
-    let output = run(&redis, &["emit", "--from", file.to_str().expect("a path")]);
+    let output = redis.run(&["emit", "--from", file.to_str().expect("a path")]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(3), "{error}");
     assert!(

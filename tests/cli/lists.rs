@@ -2,21 +2,12 @@
 //! survives a restart of Redis.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use crate::state::State;
 use crate::support::Redis;
 use crate::support::console::PATIENCE;
-
-fn program(url: &str, arguments: &[&str]) -> Command {
-    let mut program = Command::new(crate::support::program());
-    program
-        .args(["--redis", url])
-        .args(arguments)
-        .env_remove("SERIATIM_REDIS")
-        .env_remove("SERIATIM_NAMESPACE");
-    program
-}
+use crate::support::output::command_at;
 
 /// Story: an empty list once printed nothing. With the event log off, the empty output of `log`
 /// looked as if no event had been finalized.
@@ -24,8 +15,8 @@ fn program(url: &str, arguments: &[&str]) -> Command {
 async fn an_empty_list_says_so_on_standard_error() {
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, seriatim::keys::Keys::new());
-    let told = |arguments: &[&str]| -> String {
-        let output: Output = program(redis.url(), arguments)
+    let told = |arguments: &str| -> String {
+        let output: Output = command_at(redis.url(), arguments)
             .output()
             .expect("the program runs");
         assert_eq!(
@@ -37,50 +28,47 @@ async fn an_empty_list_says_so_on_standard_error() {
     };
     let off = "the event log is off, and has only events completed with errors; workers write all events with --event-log\n";
     for (arguments, expected) in [
+        ("log", format!("seriatim: the event log has no row: {off}")),
         (
-            &["log"][..],
-            format!("seriatim: the event log has no row: {off}"),
-        ),
-        (
-            &["log", "--json", "--object", "work:1", "--since", "1h"],
+            "log --json --object work:1 --since 1h",
             format!("seriatim: the event log has no row of work:1 since then: {off}"),
         ),
         (
-            &["dead", "list"],
+            "dead list",
             "seriatim: there is no dead letter\n".to_owned(),
         ),
         (
-            &["dead", "list", "--object", "work:1", "--after", "1-1"],
+            "dead list --object work:1 --after 1-1",
             "seriatim: there is no dead letter of work:1 behind 1-1\n".to_owned(),
         ),
         (
-            &["held", "list"],
+            "held list",
             "seriatim: no object is held, paused or blocked\n".to_owned(),
         ),
         (
-            &["held", "list", "--paused"],
+            "held list --paused",
             "seriatim: no object is paused or blocked\n".to_owned(),
         ),
         (
-            &["held", "list", "--until-released", "--json"],
+            "held list --until-released --json",
             "seriatim: no object waits for an operator\n".to_owned(),
         ),
         (
-            &["actions"],
+            "actions",
             "seriatim: there are no actions of operators yet\n".to_owned(),
         ),
         // The command asks for 0 rows, so it prints no message.
-        (&["dead", "list", "--limit", "0"], String::new()),
+        ("dead list --limit 0", String::new()),
     ] {
-        assert_eq!(told(arguments), expected, "{arguments:?}");
+        assert_eq!(told(arguments), expected, "{arguments}");
     }
     state
         .run("HSET", &["seriatim.meta", "event.log", "on"])
         .await;
-    assert_eq!(told(&["log"]), "seriatim: the event log has no row\n");
+    assert_eq!(told("log"), "seriatim: the event log has no row\n");
     // With `--log-format json`, the message is a JSON line.
     let line: serde_json::Value =
-        serde_json::from_str(&told(&["held", "list", "--log-format", "json"])).expect("JSON");
+        serde_json::from_str(&told("held list --log-format json")).expect("JSON");
     assert_eq!(
         (&line["level"], &line["fields"]["message"]),
         (
@@ -100,9 +88,9 @@ struct Follow {
 impl Follow {
     fn start(url: &str) -> Self {
         // Loads the script of `log` into Redis, so that the first call of `log --follow` succeeds.
-        let warmed = program(url, &["log"]).output().expect("the program runs");
+        let warmed = command_at(url, "log").output().expect("the program runs");
         assert!(warmed.status.success(), "{warmed:?}");
-        let mut child = program(url, &["log", "--follow", "--json"]);
+        let mut child = command_at(url, "log --follow --json");
         let mut child = child
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use crate::support::console::PATIENCE;
+use crate::support::output::command_at;
 use crate::support::process::Process;
 use crate::support::{Redis, until};
 
@@ -207,19 +208,9 @@ async fn a_health_check_tells_by_its_exit_code() {
 fn an_address_in_use_is_told_at_the_start() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("an address");
     let address = taken.local_addr().expect("an address").to_string();
-    let mut program = Command::new(crate::support::program());
-    program.args([
-        "--log",
-        "off",
-        "--redis",
-        "localhost:1",
-        "worker",
-        "--sink",
-        "null",
-        "--http",
-        &address,
-    ]);
-    let output = program.output().expect("it runs");
+    let worker = format!("--log off worker --sink null --http {address}");
+    let output = command_at("localhost:1", &*worker).output();
+    let output = output.expect("it runs");
     let told = String::from_utf8(output.stderr).expect("UTF-8");
     let is_told = told.contains(&format!("--http: cannot listen on {address}"))
         && told.lines().count() == 1
@@ -241,17 +232,10 @@ fn a_path_that_is_no_socket_is_left_alone() {
     let (file, link) = (dir.path().join("precious.txt"), dir.path().join("link"));
     std::fs::write(&file, "precious").expect("written");
     std::os::unix::fs::symlink(&file, &link).expect("a link");
-    for (command, option) in [
-        (&["worker", "--sink", "null"][..], "--http"),
-        (&["serve"], "--listen"),
-    ] {
+    for (command, option) in [("worker --sink null", "--http"), ("serve", "--listen")] {
         for path in [&file, &link, &dir.path().to_owned()] {
-            let mut program = Command::new(crate::support::program());
-            program
-                .args(["--redis", "localhost:1"])
-                .args(command)
-                .arg(option)
-                .arg(format!("unix:{}", path.display()));
+            let mut program = command_at("localhost:1", command);
+            program.arg(option).arg(format!("unix:{}", path.display()));
             let output = program.output().expect("it runs");
             let told = String::from_utf8(output.stderr).expect("UTF-8");
             assert!(
@@ -271,17 +255,9 @@ fn a_path_that_is_no_socket_is_left_alone() {
 /// error was lost.
 #[test]
 fn an_error_of_the_sink_is_told_beside_probes() {
-    let mut program = Command::new(crate::support::program());
-    program.args([
-        "--redis",
-        "localhost:1",
-        "worker",
-        "--sink",
-        "file:/nonexistent/x",
-        "--http",
-        "127.0.0.1:0",
-    ]);
-    let output = program.output().expect("it runs");
+    let worker = "worker --sink file:/nonexistent/x --http 127.0.0.1:0";
+    let output = command_at("localhost:1", worker).output();
+    let output = output.expect("it runs");
     let told = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(
         output.status.code() == Some(1) && told.contains("cannot open /nonexistent/x"),

@@ -1,26 +1,17 @@
 //! `seriatim repair`: its output, its exit codes, and the record of its steps.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
-use crate::state::State;
 use crate::support::Redis;
 
 fn seriatim(redis: &Redis, arguments: &[&str]) -> (i32, String) {
-    let mut program = Command::new(crate::support::program());
-    program
-        .args(["--redis", redis.url(), "--namespace", redis.namespace()])
-        .args(arguments);
     let Output {
         status,
         stdout,
         stderr,
-    } = program
-        .env_remove("SERIATIM_REDIS")
-        .env_remove("SERIATIM_NAMESPACE")
-        .output()
-        .expect("the program runs");
+    } = redis.run(arguments);
     assert!(stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
     (
         status.code().expect("a code"),
@@ -30,8 +21,7 @@ fn seriatim(redis: &Redis, arguments: &[&str]) -> (i32, String) {
 
 #[tokio::test]
 async fn a_repair_is_shown_first_and_recorded_once() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::start().with_state().await;
     state.clean().await;
     assert_eq!(
         seriatim(&redis, &["repair"]),
@@ -116,8 +106,7 @@ async fn a_repair_is_shown_first_and_recorded_once() {
 #[tokio::test]
 async fn a_printed_owner_is_the_one_that_is_freed() {
     for owner in [r"C:\new", "a\u{200b}b", r"\u{41}"] {
-        let redis = Redis::start();
-        let mut state = State::new(redis.connect().await, redis.keys().clone());
+        let (redis, mut state) = Redis::start().with_state().await;
         let keys = state.keys.clone();
         state
             .run("SET", &[&keys.event_worker("work:1"), owner])

@@ -1,12 +1,13 @@
 //! Tests that every command prints a name in one form, takes it in this form, and means the same name.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use redis::aio::MultiplexedConnection;
 use serde_json::Value;
 use seriatim::escape;
 
 use crate::support::Redis;
+use crate::support::output::command_at;
 
 /// Valid names that look different when they are escaped, or look like escapes.
 const HOSTILE: [&str; 9] = [
@@ -22,12 +23,8 @@ const HOSTILE: [&str; 9] = [
 ];
 
 fn run(redis: &Redis, args: &[&str]) -> Output {
-    let mut program = Command::new(crate::support::program());
-    program
-        .args(["--redis", redis.url()])
-        .args(args)
-        .env_remove("SERIATIM_NAMESPACE");
-    program.output().expect("the program runs")
+    let output = command_at(redis.url(), args).output();
+    output.expect("the program runs")
 }
 
 /// Returns the output of a command that must succeed.
@@ -288,5 +285,5 @@ async fn a_backslash_that_begins_no_escape_is_an_error_everywhere() {
         .query_async(&mut conn)
         .await
         .expect("KEYS");
-    assert_eq!(keys, Vec::<String>::new());
+    assert_eq!(keys, [""; 0]);
 }

@@ -1,116 +1,40 @@
 //! `seriatim schedule`, `emit --in`, `emit --at` and `emit --tasks`.
 
-use std::process::{Command, Output, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use serde_json::Value;
 
 use crate::support::Redis;
-
-pub(crate) fn run(redis: &Redis, args: &[&str]) -> Output {
-    let mut command = Command::new(crate::support::program());
-    command
-        .args(args)
-        .args(["--redis", redis.url(), "--namespace", redis.namespace()]);
-    command
-        .env_remove("SERIATIM_REDIS")
-        .stdin(Stdio::null())
-        .output()
-        .expect("the program runs")
-}
-
-/// Runs a command that must succeed. Returns its output.
-#[track_caller]
-pub(crate) fn done(redis: &Redis, args: &[&str]) -> String {
-    let output = run(redis, args);
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{args:?}: {error}");
-    String::from_utf8(output.stdout).expect("text")
-}
-
-/// Runs a command that must fail with exit code 2. Returns its message.
-#[track_caller]
-pub(crate) fn refused(redis: &Redis, args: &[&str]) -> String {
-    let output = run(redis, args);
-    assert_eq!(output.status.code(), Some(2), "{args:?}");
-    String::from_utf8(output.stderr).expect("text")
-}
+use crate::support::output::json_lines;
 
 /// Returns the schedules as the list prints them in JSON.
 #[track_caller]
-fn list(redis: &Redis, args: &[&str]) -> Vec<Value> {
-    let lines = done(redis, &[&["schedule", "list", "--json"], args].concat());
-    lines
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect()
+fn list(redis: &Redis, options: &str) -> Vec<Value> {
+    json_lines(&redis.stdout(&*format!("schedule list --json {options}")))
 }
 
 fn now_ms() -> u64 {
-    u64::try_from(
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .expect("a time")
-            .as_millis(),
-    )
-    .expect("a time")
+    let since = UNIX_EPOCH.elapsed().expect("a time");
+    u64::try_from(since.as_millis()).expect("a time")
 }
 
 #[test]
 fn a_schedule_is_added_replaced_listed_and_cancelled() {
     let redis = Redis::start();
     let before = now_ms();
-    let added = done(
-        &redis,
-        &[
-            "schedule",
-            "add",
-            "user:1",
-            "{\"n\":1}",
-            "--in",
-            "10m",
-            "--key",
-            "renew",
-        ],
-    );
+    let added = redis.prints("schedule add user:1 '{\"n\":1}' --in 10m --key renew");
     assert!(added.contains("user:1  renew  (new)"), "{added}");
-    let json = done(
-        &redis,
-        &[
-            "schedule",
-            "add",
-            "user:1",
-            "{\"n\":2}",
-            "--at",
-            "2126-12-24T18:00:00+01:00",
-            "--key",
-            "renew",
-            "--json",
-        ],
-    );
-    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let json = redis
+        .json("schedule add user:1 '{\"n\":2}' --at 2126-12-24T18:00:00+01:00 --key renew --json");
     assert_eq!(json["change"], "replaced");
     assert_eq!(json["due_ms"], 4_953_805_200_000_u64);
-    let kept = done(
-        &redis,
-        &[
-            "schedule",
-            "add",
-            "user:1",
-            "3",
-            "--in",
-            "1s",
-            "--key",
-            "renew",
-            "--keep-first",
-        ],
-    );
+    let kept = redis.prints("schedule add user:1 3 --in 1s --key renew --keep-first");
     assert!(
         kept.contains("2126-12-24T17:00:00") && kept.contains("(kept)"),
         "{kept}"
     );
-    done(&redis, &["schedule", "add", "user:2", "4", "--in", "1h"]);
-    let all = list(&redis, &[]);
+    redis.prints("schedule add user:2 4 --in 1h");
+    let all = list(&redis, "");
     assert_eq!(
         all.iter()
             .map(|one| one["object"].as_str())
@@ -126,91 +50,60 @@ fn a_schedule_is_added_replaced_listed_and_cancelled() {
         (before + 3_600_000..now_ms() + 3_600_000).contains(&due),
         "{due}"
     );
-    assert_eq!(list(&redis, &["--object", "user:2"]), all[..1]);
-    assert_eq!(list(&redis, &["--from", "4000000000"]), all[1..]);
-    assert_eq!(
-        list(&redis, &["--to", "4000000000", "--limit", "5"]),
-        all[..1]
-    );
-    assert_eq!(list(&redis, &["--limit", "1"]).len(), 1);
-    let people = done(&redis, &["schedule", "list"]);
+    assert_eq!(list(&redis, "--object user:2"), all[..1]);
+    assert_eq!(list(&redis, "--from 4000000000"), all[1..]);
+    assert_eq!(list(&redis, "--to 4000000000 --limit 5"), all[..1]);
+    assert_eq!(list(&redis, "--limit 1").len(), 1);
+    let people = redis.prints("schedule list");
     assert!(
         people.contains("user:1  renew\n  due    2126-12-24T17:00:00.000Z, in ")
             && people.contains("event  {\"n\":2}"),
         "{people}"
     );
-    let stats = done(&redis, &["stats"]);
+    let stats = redis.prints("stats");
     assert!(
         stats.contains("schedules     2: 0 due, the first in 59 min"),
         "{stats}"
     );
-    let inspected = done(&redis, &["inspect", "user:1"]);
+    let inspected = redis.prints("inspect user:1");
     assert!(
         inspected.contains("scheduled  1 event\n") && inspected.contains("d: renew"),
         "{inspected}"
     );
-    assert!(done(&redis, &["check"]).contains("2 schedules"));
-    done(&redis, &["schedule", "cancel", "user:1", "renew"]);
-    let gone = refused(&redis, &["schedule", "cancel", "user:1", "renew"]);
+    assert!(redis.prints("check").contains("2 schedules"));
+    redis.prints("schedule cancel user:1 renew");
+    let gone = redis.refuses("schedule cancel user:1 renew");
     assert!(gone.contains("user:1 has no schedule \"renew\""), "{gone}");
     let key = all[0]["key"].as_str().expect("a key");
-    done(&redis, &["schedule", "cancel", "user:2", key]);
-    assert_eq!(list(&redis, &[]), Vec::<Value>::new());
+    redis.prints(&["schedule", "cancel", "user:2", key]);
+    assert_eq!(list(&redis, ""), Vec::<Value>::new());
 }
 
 #[test]
 fn one_event_is_emitted_later() {
     let redis = Redis::start();
-    assert_eq!(done(&redis, &["emit", "work:1", "1", "--in", "1h"]), "");
-    assert_eq!(
-        done(&redis, &["emit", "work:1", "2", "--at", "4953805200"]),
-        ""
-    );
-    let events: Vec<_> = list(&redis, &[])
+    assert_eq!(redis.stdout("emit work:1 1 --in 1h"), "");
+    assert_eq!(redis.stdout("emit work:1 2 --at 4953805200"), "");
+    let events: Vec<_> = list(&redis, "")
         .iter()
         .map(|one| one["event"].clone())
         .collect();
     assert_eq!(events, [1, 2]);
     for (args, what) in [
+        ("emit work:1 1 2 --in 1h", "without subevents"),
+        ("emit work:1 1 --in soon", "--in"),
+        ("emit work:1 1 --at tomorrow", "2026-12-24T18:00:00Z"),
+        ("emit work:1 1 --in 1h --at 1", "cannot be used with"),
+        ("schedule add work:1 1", "--in"),
+        ("schedule add work:1 1 --in 1h --keep-time", "--key"),
+        ("schedule add work:1 { --in 1h", "not JSON"),
         (
-            &["emit", "work:1", "1", "2", "--in", "1h"][..],
-            "without subevents",
-        ),
-        (&["emit", "work:1", "1", "--in", "soon"], "--in"),
-        (
-            &["emit", "work:1", "1", "--at", "tomorrow"],
-            "2026-12-24T18:00:00Z",
-        ),
-        (
-            &["emit", "work:1", "1", "--in", "1h", "--at", "1"],
-            "cannot be used with",
-        ),
-        (&["schedule", "add", "work:1", "1"], "--in"),
-        (
-            &[
-                "schedule",
-                "add",
-                "work:1",
-                "1",
-                "--in",
-                "1h",
-                "--keep-time",
-            ],
-            "--key",
-        ),
-        (
-            &["schedule", "add", "work:1", "{", "--in", "1h"],
-            "not JSON",
-        ),
-        (
-            &[
-                "schedule", "add", "work:1", "1", "--in", "1h", "--key", "a\nb",
-            ],
+            "schedule add work:1 1 --in 1h --key 'a\nb'",
             "control characters",
         ),
     ] {
-        let why = refused(&redis, args);
-        assert!(why.contains(what), "{args:?}: {why}");
+        let why = redis.refuses(args);
+        assert!(why.contains(what), "{args}: {why}");
     }
 }
 
@@ -234,14 +127,14 @@ fn a_file_of_tasks_is_scheduled() {
 {"key":"user:1234","id":"renew-subscription","time":"4953805203","url":"https://renewal/1234/year"}
 "#,
     );
-    let output = run(&redis, &["emit", "--tasks", &tasks]);
+    let output = redis.run(&["emit", "--tasks", &tasks]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{told}");
     assert!(
         told.contains("4 events") && told.contains("all lines up to 5 are done"),
         "{told}"
     );
-    let found = list(&redis, &[]);
+    let found = list(&redis, "");
     let shown: Vec<_> = found
         .iter()
         .map(|one| format!("{} {} {}", one["object"], one["key"], one["due_ms"]))
@@ -274,14 +167,14 @@ fn a_file_of_tasks_is_scheduled() {
                 "{{\"key\":\"a\",\"id\":\"first\",\"time\":4953805200.5,\"url\":\"http://x/\"}}\n{line}\n"
             ),
         );
-        let why = refused(&redis, &["emit", "--tasks", &bad]);
+        let why = redis.refuses(&["emit", "--tasks", &bad]);
         assert!(
             why.contains("bad.ndjson:2: ") && why.contains(what) && why.contains("--skip 1"),
             "{line}: {why}"
         );
     }
-    assert_eq!(list(&redis, &["--object", "a"]).len(), 1);
-    let both = refused(&redis, &["emit", "--tasks", &tasks, "--from", &tasks]);
+    assert_eq!(list(&redis, "--object a").len(), 1);
+    let both = redis.refuses(&["emit", "--tasks", &tasks, "--from", &tasks]);
     assert!(both.contains("cannot be used with"), "{both}");
 }
 
@@ -289,20 +182,8 @@ fn a_file_of_tasks_is_scheduled() {
 #[tokio::test]
 async fn the_list_of_actions_shows_the_key_of_a_cancelled_schedule() {
     let redis = Redis::start();
-    done(
-        &redis,
-        &[
-            "schedule",
-            "add",
-            "user:1",
-            "1",
-            "--in",
-            "1h",
-            "--key",
-            "trial\u{202e}",
-        ],
-    );
-    let control = crate::support::control(&redis.connect().await, redis.keys());
+    redis.prints("schedule add user:1 1 --in 1h --key 'trial\u{202e}'");
+    let control = redis.control().await;
     let by = seriatim::control::By {
         who: "ada",
         why: "moved away",
@@ -311,12 +192,12 @@ async fn the_list_of_actions_shows_the_key_of_a_cancelled_schedule() {
         .cancel_schedule(by, "user:1", "trial\u{202e}")
         .await
         .expect("cancelled");
-    let shown = done(&redis, &["actions"]);
+    let shown = redis.prints("actions");
     assert!(
         shown.starts_with("cancel  user:1  key trial\\u{202e}\n  by     ada, "),
         "{shown}"
     );
-    let line: Value = serde_json::from_str(&done(&redis, &["actions", "--json"])).expect("JSON");
+    let line = redis.json("actions --json");
     assert_eq!(
         (&line["action"], &line["key"]),
         (&"cancel".into(), &"trial\u{202e}".into())

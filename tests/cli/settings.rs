@@ -1,19 +1,16 @@
 //! Tests Redis servers whose settings differ from the user's expectation. The program prints the
 //! remedy.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use crate::support::console::{Console, PATIENCE};
 use crate::support::free_port;
+use crate::support::output::command_at;
 use crate::support::process::Process;
 use crate::support::{Redis, Server, until};
 
 fn run(url: &str, arguments: &[&str]) -> Output {
-    let mut program = Command::new(crate::support::program());
-    program
-        .env_remove("SERIATIM_REDIS")
-        .env_remove("SERIATIM_NAMESPACE")
-        .args(["--log", "error", "--redis", url]);
+    let mut program = command_at(url, "--log error");
     program.args(arguments).output().expect("the program runs")
 }
 
@@ -124,10 +121,8 @@ async fn a_cluster_needs_a_namespace() {
             "{arguments:?}: {told}"
         );
     }
-    let mut program = Command::new(crate::support::program());
-    program
-        .args(["--redis", &url, "--namespace", "shop", "--log", "off"])
-        .args(WORKER);
+    let mut program = command_at(&url, "--namespace shop --log off");
+    program.args(WORKER);
     let mut worker = program.spawn().expect("the program runs");
     let emit = run(&url, &["--namespace", "shop", "emit", "x", "1"]);
     assert_eq!(emit.status.code(), Some(0), "{emit:?}");
@@ -172,9 +167,7 @@ async fn a_worker_does_without_info() {
     for round in 1..=3 {
         console.emit("x", "1").await;
         let delivered = async || {
-            (console.list(&console.keys.events("x")).await.is_empty()
-                && console.number(&last).await > 0)
-                .then_some(())
+            (console.queue("x").await.is_empty() && console.number(&last).await > 0).then_some(())
         };
         until(&format!("event {round} is delivered"), PATIENCE, delivered).await;
         let _: i64 = console
@@ -184,11 +177,7 @@ async fn a_worker_does_without_info() {
     // Story: each connection logged the warning, and each new one after a loss.
     console.emit("x", "1").await;
     until("it is delivered", PATIENCE, async || {
-        console
-            .list(&console.keys.events("x"))
-            .await
-            .is_empty()
-            .then_some(())
+        console.queue("x").await.is_empty().then_some(())
     })
     .await;
     let warnings = worker
@@ -242,8 +231,8 @@ async fn settings_that_break_the_promise_are_told() {
 
     let sound = Redis::own(&["--appendonly", "yes"]);
     let console = sound.console().await;
-    assert_eq!(warned(&sound, &console).await, Vec::<String>::new());
+    assert_eq!(warned(&sound, &console).await, [""; 0]);
     let saving = Redis::own(&["--save", "3600", "1"]);
     let console = saving.console().await;
-    assert_eq!(warned(&saving, &console).await, Vec::<String>::new());
+    assert_eq!(warned(&saving, &console).await, [""; 0]);
 }

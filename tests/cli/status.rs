@@ -1,6 +1,5 @@
 //! Tests the status that a process writes about itself, and the lines of `stats` that show it.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,35 +11,12 @@ use seriatim::sink::{self, Stop};
 use crate::support::console::PATIENCE;
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
-use crate::support::{Redis, control, until};
+use crate::support::{Redis, until};
 
 /// Returns the statistics of the only worker name.
 async fn name(redis: &Redis) -> NameStats {
-    let stats = control(&redis.connect().await, redis.keys())
-        .stats()
-        .await
-        .expect("stats");
+    let stats = redis.control().await.stats().await.expect("stats");
     stats.workers.into_iter().next().expect("a name")
-}
-
-/// Runs `seriatim stats` and returns its output.
-fn stats(redis: &Redis, arguments: &[&str]) -> String {
-    let mut program = Command::new(crate::support::program());
-    program
-        .args([
-            "--redis",
-            redis.url(),
-            "--namespace",
-            redis.namespace(),
-            "stats",
-        ])
-        .args(arguments);
-    let output = program
-        .env_remove("SERIATIM_REDIS")
-        .env_remove("SERIATIM_NAMESPACE")
-        .output()
-        .expect("the program runs");
-    String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 /// Tests the values of a status and its time to live, which is as long as a lease. A worker writes
@@ -155,7 +131,7 @@ async fn stats_show_a_sink_that_is_down_and_the_longest_delivery() {
     console.emit("work:1", "3").await;
     let wanted = ["longest       hangs:1, event 2, in", "sink down     w, for"];
     let printed = until("both are shown", PATIENCE, async || {
-        let printed = stats(&redis, &[]);
+        let printed = redis.prints("stats");
         wanted
             .iter()
             .all(|line| printed.contains(line))
@@ -170,7 +146,7 @@ async fn stats_show_a_sink_that_is_down_and_the_longest_delivery() {
         printed.lines().all(|line| line.chars().count() <= 80),
         "{printed}"
     );
-    let json: Value = serde_json::from_str(&stats(&redis, &["--json"])).expect("JSON");
+    let json: Value = redis.json("stats --json");
     let status = &json["workers"][0]["status"];
     assert_eq!(status["longest"]["object"], "hangs:1");
     assert!(

@@ -10,8 +10,9 @@ use tokio::time::Instant;
 
 use crate::probes::{address, ask, until_status};
 use crate::support::console::PATIENCE;
+use crate::support::operator::Reads;
 use crate::support::process::{Process, merged, sent_to};
-use crate::support::{Redis, control, until};
+use crate::support::{Redis, until};
 
 const OBJECTS: usize = 50;
 const EVENTS: usize = 1000;
@@ -85,9 +86,9 @@ async fn a_stop_under_load_loses_nothing_and_counts_no_attempt() {
         "none is there twice"
     );
 
-    let (control, mut left) = (control(&redis.connect().await, redis.keys()), 0);
+    let (control, mut left) = (redis.control().await, 0);
     for object in &objects {
-        let seen = control.inspect(object).await.expect("inspected");
+        let seen = control.inspection_of(object).await;
         assert_eq!(seen.events_in_flight, 0, "{object}: {}", seen.why);
         assert!(
             seen.tries

@@ -7,14 +7,8 @@ use serde_json::Value;
 
 use crate::support::Redis;
 
-fn watching(redis: &Redis, args: &[&str]) -> Child {
-    let mut program = Command::new(crate::support::program());
-    program
-        .args(["--redis", redis.url(), "--namespace", redis.namespace()])
-        .args(args);
-    program
-        .env_remove("SERIATIM_REDIS")
-        .env_remove("SERIATIM_NAMESPACE");
+fn watching(redis: &Redis, args: &str) -> Child {
+    let mut program = redis.command(args);
     program
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -26,7 +20,7 @@ fn watching(redis: &Redis, args: &[&str]) -> Child {
 #[tokio::test]
 async fn stats_are_shown_again_and_again() {
     let (redis, console) = Redis::start().with_console().await;
-    let mut program = watching(&redis, &["stats", "--json", "--watch=100ms"]);
+    let mut program = watching(&redis, "stats --json --watch=100ms");
     let mut lines = BufReader::new(program.stdout.take().expect("output")).lines();
     let mut next = || {
         serde_json::from_str::<Value>(&lines.next().expect("a line").expect("text")).expect("JSON")
@@ -49,7 +43,7 @@ async fn stats_are_shown_again_and_again() {
 #[tokio::test]
 async fn looks_go_on_after_an_outage() {
     let mut redis = Redis::own(&["--appendonly", "yes"]);
-    let mut program = watching(&redis, &["inspect", "work:1", "--watch=100ms"]);
+    let mut program = watching(&redis, "inspect work:1 --watch=100ms");
     let mut lines = BufReader::new(program.stdout.take().expect("output"))
         .lines()
         .map_while(Result::ok);
