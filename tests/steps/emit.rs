@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::AsyncCommands as _;
-use redis::aio::MultiplexedConnection;
 use seriatim::emit::EmitManyError;
 use seriatim::event::{EventError, Json, NameError};
 use seriatim::keys::Keys;
@@ -14,54 +12,16 @@ use seriatim::{EmitError, Emitter};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixStream};
 
-use crate::support::{Redis, until};
-
-pub(crate) async fn emitter(redis: &Redis) -> Emitter {
-    Emitter::builder(redis.url())
-        .keys(redis.keys().clone())
-        .connect()
-        .await
-        .expect("Redis answers")
-}
-
-/// Returns an object's queue, oldest event first.
-pub(crate) async fn queue(
-    keys: &Keys,
-    connection: &mut MultiplexedConnection,
-    object: &str,
-) -> Vec<String> {
-    let mut events: Vec<String> = connection
-        .lrange(keys.events(object), 0, -1)
-        .await
-        .expect("a list");
-    events.reverse();
-    events
-}
-
-/// Returns the markers, oldest first.
-pub(crate) async fn markers(keys: &Keys, connection: &mut MultiplexedConnection) -> Vec<String> {
-    let mut markers: Vec<String> = connection
-        .lrange(keys.objects_with_events(), 0, -1)
-        .await
-        .expect("a list");
-    markers.reverse();
-    markers
-}
-
-pub(crate) async fn config(connection: &mut MultiplexedConnection, name: &str, value: &str) {
-    redis::cmd("CONFIG")
-        .arg("SET")
-        .arg(name)
-        .arg(value)
-        .exec_async(connection)
-        .await
-        .expect("CONFIG SET");
-}
+use crate::support::{Redis, assert_matches, until};
 
 #[tokio::test]
 async fn an_emit_queues_the_event_and_a_marker() {
     let redis = Redis::start();
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    let (em, console, keys) = (
+        redis.built_emitter().await,
+        redis.console().await,
+        redis.keys(),
+    );
 
     let event = HashMap::from([("type", "created")]);
     let emitted = em.emit("work:1", &event).await.expect("emitted");
@@ -73,21 +33,21 @@ async fn an_emit_queues_the_event_and_a_marker() {
     assert_eq!((emitted.events, emitted.queued), (1, 2));
 
     assert_eq!(
-        queue(keys, &mut con, "work:1").await,
+        console.queue("work:1").await,
         ["{\"type\":\"created\"}", "{\"n\": 9007199254740993.10}"]
     );
-    assert_eq!(markers(keys, &mut con).await, ["work:1", "work:1"]);
-    assert!(
-        !con.exists::<_, bool>(keys.data("work:1"))
-            .await
-            .expect("EXISTS")
-    );
+    assert_eq!(console.markers().await, ["work:1", "work:1"]);
+    assert!(!console.run::<bool>(&["EXISTS", &keys.data("work:1")]).await);
 }
 
 #[tokio::test]
 async fn subevents_follow_their_main_event_and_data_is_set() {
     let redis = Redis::start();
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    let (em, console, keys) = (
+        redis.built_emitter().await,
+        redis.console().await,
+        redis.keys(),
+    );
 
     let emit = em
         .event("work:1", Json::new("1"))
@@ -98,12 +58,10 @@ async fn subevents_follow_their_main_event_and_data_is_set() {
     let emitted = emit.send().await.expect("emitted");
     assert_eq!((emitted.events, emitted.queued), (3, 3));
 
-    assert_eq!(queue(keys, &mut con, "work:1").await, ["1", "2", "3"]);
-    assert_eq!(markers(keys, &mut con).await, ["work:1"]);
+    assert_eq!(console.queue("work:1").await, ["1", "2", "3"]);
+    assert_eq!(console.markers().await, ["work:1"]);
     assert_eq!(
-        con.get::<_, String>(keys.data("work:1"))
-            .await
-            .expect("GET"),
+        console.run::<String>(&["GET", &keys.data("work:1")]).await,
         "\"new\""
     );
 }
@@ -111,11 +69,8 @@ async fn subevents_follow_their_main_event_and_data_is_set() {
 #[tokio::test]
 async fn an_emit_joins_the_callers_transaction() {
     let redis = Redis::start();
-    let (em, mut con, keys) = (
-        Emitter::new(redis.connect().await).with_keys(redis.keys().clone()),
-        redis.connect().await,
-        redis.keys(),
-    );
+    let (console, keys) = (redis.console().await, redis.keys());
+    let em = Emitter::new(redis.connect().await).with_keys(keys.clone());
     let own_key = [keys.prefix(), "orders"].concat();
 
     let mut pipe = redis::pipe();
@@ -128,23 +83,20 @@ async fn an_emit_joins_the_callers_transaction() {
         .append_to(&mut pipe)
         .expect("valid");
     let refused = em.event("work:3", Json::new("{")).append_to(&mut pipe);
-    assert!(
-        matches!(refused, Err(EmitError::Event(EventError::NotJson(_)))),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(EmitError::Event(EventError::NotJson(_))));
     assert!(pipe.is_transaction());
     assert_eq!(pipe.len(), 6);
     assert_eq!(
-        pipe.query_async::<(i64,)>(&mut con).await.expect("EXEC"),
+        pipe.query_async::<(i64,)>(&mut console.conn())
+            .await
+            .expect("EXEC"),
         (7,)
     );
 
-    assert_eq!(queue(keys, &mut con, "work:1").await, ["1"]);
-    assert_eq!(markers(keys, &mut con).await, ["work:1", "work:2"]);
+    assert_eq!(console.queue("work:1").await, ["1"]);
+    assert_eq!(console.markers().await, ["work:1", "work:2"]);
     assert_eq!(
-        con.get::<_, String>(keys.data("work:1"))
-            .await
-            .expect("GET"),
+        console.run::<String>(&["GET", &keys.data("work:1")]).await,
         "{}"
     );
 
@@ -154,68 +106,53 @@ async fn an_emit_joins_the_callers_transaction() {
     em.event("work:1", Json::new("3"))
         .append_to(&mut pipe)
         .expect("valid");
-    pipe.exec_async(&mut con).await.expect_err("EXECABORT");
-    assert_eq!(queue(keys, &mut con, "work:1").await, ["1"]);
+    pipe.exec_async(&mut console.conn())
+        .await
+        .expect_err("EXECABORT");
+    assert_eq!(console.queue("work:1").await, ["1"]);
 }
 
 #[tokio::test]
 async fn bad_names_and_events_are_refused_before_anything_is_sent() {
     let redis = Redis::start().empty();
-    let (em, mut con) = (emitter(&redis).await, redis.connect().await);
+    let (em, console) = (redis.built_emitter().await, redis.console().await);
     let em = em.with_event_bytes_max(10);
 
-    assert!(matches!(
+    assert_matches!(
         em.emit("", Json::new("1")).await,
         Err(EmitError::Name(NameError::Empty))
-    ));
-    assert!(matches!(
+    );
+    assert_matches!(
         em.emit("a\nb", Json::new("1")).await,
         Err(EmitError::Name(NameError::Control(10, 1)))
-    ));
-    assert!(matches!(
+    );
+    assert_matches!(
         em.emit("a", Json::new("nope")).await,
         Err(EmitError::Event(EventError::NotJson(_)))
-    ));
+    );
     let large = em.emit("a", Json::new("\"123456789\"")).await;
-    assert!(matches!(
+    assert_matches!(
         large,
         Err(EmitError::Event(EventError::TooLarge {
             bytes: 11,
             bytes_max: 10
         }))
-    ));
-    assert!(
-        em.event("a", Json::new("1"))
-            .sub(Json::new("{"))
-            .send()
-            .await
-            .is_err()
     );
-    assert!(
-        em.event("a", Json::new("1"))
-            .data(Json::new("{"))
-            .send()
-            .await
-            .is_err()
-    );
-    let plain = em
-        .clone()
-        .with_keys(Keys::new())
-        .emit("{a", Json::new("1"))
-        .await;
-    assert!(matches!(plain, Err(EmitError::Name(NameError::Brace(_)))));
+    let event = || em.event("a", Json::new("1"));
+    assert!(event().sub(Json::new("{")).send().await.is_err());
+    assert!(event().data(Json::new("{")).send().await.is_err());
+    let plain = em.clone().with_keys(Keys::new());
+    let plain = plain.emit("{a", Json::new("1")).await;
+    assert_matches!(plain, Err(EmitError::Name(NameError::Brace(_))));
 
-    let all: Vec<String> = con
-        .keys([redis.keys().prefix(), "*"].concat())
-        .await
-        .expect("KEYS");
-    assert_eq!(all, Vec::<String>::new());
+    let all = format!("{}*", redis.keys().prefix());
+    assert_eq!(console.run::<Vec<String>>(&["KEYS", &all]).await, [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn emits_in_flight_share_one_connection_and_each_task_keeps_its_order() {
     let redis = Redis::start();
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    let (em, console) = (redis.built_emitter().await, redis.console().await);
     let tasks: Vec<_> = (0..64)
         .map(|task| {
             let em = em.clone();
@@ -233,7 +170,7 @@ async fn emits_in_flight_share_one_connection_and_each_task_keeps_its_order() {
     }
     for object in 0..8 {
         let mut seen: HashMap<u64, u64> = HashMap::new();
-        for event in queue(keys, &mut con, &format!("task:{object}")).await {
+        for event in console.queue(&format!("task:{object}")).await {
             let (task, n): (u64, u64) = serde_json::from_str(&event).expect("a pair");
             assert_eq!(
                 seen.insert(task, n).map_or(0, |before| before + 1),
@@ -249,7 +186,7 @@ async fn emits_in_flight_share_one_connection_and_each_task_keeps_its_order() {
 #[tokio::test]
 async fn many_are_chunked_in_order_with_one_marker_per_object_and_chunk() {
     let redis = Redis::start();
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    let (em, console) = (redis.built_emitter().await, redis.console().await);
     let events = |count: u64| {
         (0..count).map(|n| (if n % 3 == 0 { "a" } else { "b" }, Json::new(n.to_string())))
     };
@@ -275,19 +212,16 @@ async fn many_are_chunked_in_order_with_one_marker_per_object_and_chunk() {
                     .map(|n| n.to_string())
                     .collect::<Vec<_>>()
             };
-            assert_eq!(queue(keys, &mut con, "a").await, list(true));
-            assert_eq!(queue(keys, &mut con, "b").await, list(false));
-            let marked = markers(keys, &mut con).await;
+            assert_eq!(console.queue("a").await, list(true));
+            assert_eq!(console.queue("b").await, list(false));
+            let marked = console.markers().await;
             assert!(
                 marked.len() as u64 <= 2 * chunks && marked.len() as u64 >= chunks,
                 "{marked:?}"
             );
-            let all = [
-                keys.events("a"),
-                keys.events("b"),
-                keys.objects_with_events(),
-            ];
-            con.del::<_, ()>(&all[..]).await.expect("DEL");
+            console
+                .add("DEL a:events b:events objects.with.events")
+                .await;
         }
     }
 }
@@ -295,14 +229,11 @@ async fn many_are_chunked_in_order_with_one_marker_per_object_and_chunk() {
 #[tokio::test]
 async fn many_fail_per_object_and_the_others_go_on() {
     let redis = Redis::start();
-    let (em, mut con, keys) = (
-        emitter(&redis).await.with_chunk(3, usize::MAX),
-        redis.connect().await,
-        redis.keys(),
-    );
-    con.set::<_, _, ()>(keys.events("broken"), "a string")
-        .await
-        .expect("SET");
+    let (console, keys) = (redis.console().await, redis.keys());
+    let em = redis.built_emitter().await.with_chunk(3, usize::MAX);
+    console
+        .run::<()>(&["SET", &keys.events("broken"), "a string"])
+        .await;
     let events = [
         ("a", "0"),
         ("broken", "1"),
@@ -319,44 +250,37 @@ async fn many_fail_per_object_and_the_others_go_on() {
         .emit_many(events.map(|(o, e)| (o, Json::new(e))))
         .await
         .expect_err("some fail");
-    let found: Vec<_> = error
-        .failed
-        .iter()
-        .map(|failed| (failed.object.as_str(), failed.first))
-        .collect();
-    assert_eq!(found, [("broken", 1), ("a", 3), ("", 6)], "{error}");
-    assert!(
-        matches!(&error.failed[0].error, EmitError::WrongType { key, .. } if *key == keys.events("broken"))
+    let failed = error.failed.iter();
+    let found = failed.map(|failed| (failed.object.as_str(), failed.first));
+    assert!(found.eq([("broken", 1), ("a", 3), ("", 6)]), "{error}");
+    assert_matches!(
+        error.failed[0].error,
+        EmitError::WrongType { key, .. } if *key == keys.events("broken")
     );
-    assert!(matches!(
+    assert_matches!(
         error.failed[1].error,
         EmitError::Event(EventError::NotJson(_))
-    ));
-    assert!(matches!(
-        error.failed[2].error,
-        EmitError::Name(NameError::Empty)
-    ));
+    );
+    assert_matches!(error.failed[2].error, EmitError::Name(NameError::Empty));
     assert_eq!(
         (error.acknowledged, error.stopped, error.is_unknown()),
         (4, None, false)
     );
-    assert_eq!(queue(keys, &mut con, "a").await, ["0"]);
-    assert_eq!(queue(keys, &mut con, "b").await, ["2", "5", "9"]);
+    assert_eq!(console.queue("a").await, ["0"]);
+    assert_eq!(console.queue("b").await, ["2", "5", "9"]);
 }
 
 /// Emits random events in random chunks. Redis refuses some of the events. Each queue must have the
 /// events of its object before the first refused one.
 #[tokio::test]
 async fn random_many_keep_every_objects_order() {
-    let seed = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .expect("after 1970")
-        .as_nanos() as u64;
+    let since = std::time::UNIX_EPOCH.elapsed().expect("after 1970");
+    let seed = since.as_nanos() as u64;
     println!("seed {seed}");
     let mut numbers = fastrand::Rng::with_seed(seed);
     let mut random = |below: u64| numbers.u64(..below);
     let redis = Redis::start();
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    let (em, console) = (redis.built_emitter().await, redis.console().await);
     for round in 0..30 {
         let em = em
             .clone()
@@ -392,11 +316,7 @@ async fn random_many_keep_every_objects_order() {
             "seed {seed}"
         );
         for (object, (events, _)) in expected {
-            assert_eq!(
-                queue(keys, &mut con, object).await,
-                events,
-                "seed {seed} {object}"
-            );
+            assert_eq!(console.queue(object).await, events, "seed {seed} {object}");
         }
     }
 }
@@ -404,41 +324,35 @@ async fn random_many_keep_every_objects_order() {
 #[tokio::test]
 async fn a_key_of_a_wrong_type_is_named_with_what_took_effect() {
     let redis = Redis::start();
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
-    con.set::<_, _, ()>(keys.events("a"), "a string")
-        .await
-        .expect("SET");
+    let (em, console, keys) = (
+        redis.built_emitter().await,
+        redis.console().await,
+        redis.keys(),
+    );
+    console
+        .run::<()>(&["SET", &keys.events("a"), "a string"])
+        .await;
     let error = em
         .event("a", Json::new("1"))
         .data(Json::new("2"))
         .send()
         .await
         .expect_err("not a list");
+    assert_matches!(error, EmitError::WrongType { key, .. } if *key == keys.events("a"));
     assert!(
-        matches!(&error, EmitError::WrongType { key, .. } if *key == keys.events("a")),
-        "{error}"
-    );
-    assert!(
-        con.exists::<_, bool>(keys.data("a")).await.expect("EXISTS"),
+        console.run::<bool>(&["EXISTS", &keys.data("a")]).await,
         "Redis does not roll back"
     );
 
-    con.del::<_, ()>(keys.objects_with_events())
-        .await
-        .expect("DEL");
-    con.set::<_, _, ()>(keys.objects_with_events(), "a string")
-        .await
-        .expect("SET");
+    console
+        .run::<()>(&["DEL", &keys.objects_with_events()])
+        .await;
+    console
+        .run::<()>(&["SET", &keys.objects_with_events(), "a string"])
+        .await;
     let error = em.emit("b", Json::new("1")).await.expect_err("not a list");
-    assert!(
-        matches!(&error, EmitError::WrongType { key, .. } if *key == keys.objects_with_events()),
-        "{error}"
-    );
-    assert_eq!(
-        queue(keys, &mut con, "b").await,
-        ["1"],
-        "the event is queued"
-    );
+    assert_matches!(error, EmitError::WrongType { key, .. } if *key == keys.objects_with_events());
+    assert_eq!(console.queue("b").await, ["1"], "the event is queued");
     let error = em
         .emit_many([("b", Json::new("2"))])
         .await
@@ -450,15 +364,15 @@ async fn a_key_of_a_wrong_type_is_named_with_what_took_effect() {
 #[tokio::test]
 async fn without_memory_nothing_is_applied() {
     let redis = Redis::own(&["--maxmemory-policy", "noeviction"]).empty();
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
-    config(&mut con, "maxmemory", "1").await;
+    let (em, console) = (redis.built_emitter().await, redis.console().await);
+    console.config("maxmemory", "1").await;
     let error = em
         .event("a", Json::new("1"))
         .data(Json::new("2"))
         .send()
         .await
         .expect_err("no memory");
-    assert!(matches!(error, EmitError::OutOfMemory { .. }), "{error}");
+    assert_matches!(error, EmitError::OutOfMemory { .. });
     assert!(error.to_string().contains("out of memory"), "{error}");
     let events = [
         ("a", Json::new("1")),
@@ -482,38 +396,24 @@ async fn without_memory_nothing_is_applied() {
         (error.failed.len(), error.acknowledged, error.stopped),
         (2, 0, Some(2))
     );
-    let size: u64 = redis::cmd("DBSIZE")
-        .query_async(&mut con)
-        .await
-        .expect("DBSIZE");
-    assert_eq!(size, 0);
+    assert_eq!(console.run::<u64>(&["DBSIZE"]).await, 0);
 
-    config(&mut con, "maxmemory", "0").await;
+    console.config("maxmemory", "0").await;
     em.emit("a", Json::new("1")).await.expect("emitted");
-    assert_eq!(queue(keys, &mut con, "a").await, ["1"]);
+    assert_eq!(console.queue("a").await, ["1"]);
 }
 
 #[tokio::test]
 async fn a_replica_refuses_and_a_later_emit_goes_on() {
     let redis = Redis::own(&[]);
-    let (em, mut con) = (emitter(&redis).await, redis.connect().await);
-    redis::cmd("REPLICAOF")
-        .arg("127.0.0.1")
-        .arg("1")
-        .exec_async(&mut con)
-        .await
-        .expect("REPLICAOF");
+    let (em, console) = (redis.built_emitter().await, redis.console().await);
+    console.run::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await;
     let error = em.emit("a", Json::new("1")).await.expect_err("a replica");
     assert!(
         matches!(error, EmitError::Refused { .. }) && error.to_string().contains("READONLY"),
         "{error}"
     );
-    redis::cmd("REPLICAOF")
-        .arg("NO")
-        .arg("ONE")
-        .exec_async(&mut con)
-        .await
-        .expect("REPLICAOF");
+    console.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
     em.emit("a", Json::new("1")).await.expect("emitted");
 }
 
@@ -526,15 +426,10 @@ async fn a_user_without_the_right_is_refused_and_no_error_shows_a_password() {
         .map(str::to_owned)
         .expect("a socket");
     let url = |user: &str, pass: &str| format!("unix://{path}?user={user}&pass={pass}");
-    let mut con = redis.connect().await;
-    config(&mut con, "requirepass", "hush-default").await;
-    let rule = ["eve", "on", ">hush-eve", "~*", "+@all", "-lpush"];
-    redis::cmd("ACL")
-        .arg("SETUSER")
-        .arg(&rule[..])
-        .exec_async(&mut con)
-        .await
-        .expect("ACL SETUSER");
+    let console = redis.console().await;
+    console.config("requirepass", "hush-default").await;
+    let rule = "ACL SETUSER eve on >hush-eve ~* +@all -lpush".split(' ');
+    console.run::<()>(&rule.collect::<Vec<_>>()).await;
 
     let em = Emitter::connect(url("eve", "hush-eve"))
         .await
@@ -555,8 +450,9 @@ async fn a_user_without_the_right_is_refused_and_no_error_shows_a_password() {
         let error = Emitter::connect(bad.clone())
             .await
             .expect_err("cannot connect");
-        assert!(
-            matches!(error, EmitError::Connect { .. } | EmitError::Url { .. }),
+        assert_matches!(
+            error,
+            EmitError::Connect { .. } | EmitError::Url { .. },
             "{bad}: {error}"
         );
         assert!(
@@ -570,18 +466,14 @@ async fn a_user_without_the_right_is_refused_and_no_error_shows_a_password() {
 #[tokio::test]
 async fn an_emit_without_an_answer_is_unknown_and_is_not_sent_again() {
     let redis = Redis::own(&[]);
-    let (mut con, keys) = (redis.connect().await, redis.keys());
+    let (console, keys) = (redis.console().await, redis.keys());
     let builder = Emitter::builder(redis.url())
         .keys(keys.clone())
         .response_timeout(Duration::from_millis(100));
     let em = builder.connect().await.expect("Redis answers");
-    redis::cmd("CLIENT")
-        .arg("PAUSE")
-        .arg(60_000)
-        .arg("WRITE")
-        .exec_async(&mut con)
-        .await
-        .expect("CLIENT PAUSE");
+    console
+        .run::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"])
+        .await;
 
     let error = em.emit("a", Json::new("1")).await.expect_err("no answer");
     assert!(error.is_unknown(), "{error}");
@@ -591,22 +483,15 @@ async fn an_emit_without_an_answer_is_unknown_and_is_not_sent_again() {
         .expect_err("no answer");
     assert!(error.is_unknown() && error.stopped == Some(1), "{error}");
 
-    redis::cmd("CLIENT")
-        .arg("UNPAUSE")
-        .exec_async(&mut con)
-        .await
-        .expect("CLIENT UNPAUSE");
+    console.run::<()>(&["CLIENT", "UNPAUSE"]).await;
     em.emit("c", Json::new("3"))
         .await
         .expect("emitted over a new connection");
     // Redis has run or dropped the commands that were sent over a closed connection. So each of
     // them has run at most once.
-    let queued = [
-        queue(keys, &mut con, "a").await,
-        queue(keys, &mut con, "b").await,
-    ];
+    let queued = [console.queue("a").await, console.queue("b").await];
     assert!(queued.iter().all(|queue| queue.len() <= 1), "{queued:?}");
-    assert_eq!(queue(keys, &mut con, "c").await, ["3"]);
+    assert_eq!(console.queue("c").await, ["3"]);
 }
 
 /// A TCP proxy that can lose replies: it passes the request, and closes the connection before the
@@ -658,7 +543,7 @@ impl Proxy {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_reply_is_unknown_and_the_event_is_there_once() {
     let redis = Redis::own(&[]);
-    let (mut con, keys) = (redis.connect().await, redis.keys());
+    let (console, keys) = (redis.console().await, redis.keys());
     let proxy = Proxy::start(&redis).await;
     let em = Emitter::connect(proxy.url.clone())
         .await
@@ -672,36 +557,30 @@ async fn a_lost_reply_is_unknown_and_the_event_is_there_once() {
         .await
         .expect_err("the reply is lost");
     assert!(error.is_unknown(), "{error}");
-    assert_eq!(queue(keys, &mut con, "a").await, ["1", "2"]);
+    assert_eq!(console.queue("a").await, ["1", "2"]);
 
     proxy.lose_replies.store(false, Ordering::SeqCst);
     em.emit("a", Json::new("3"))
         .await
         .expect("emitted over a new connection");
-    assert_eq!(queue(keys, &mut con, "a").await, ["1", "2", "3"]);
-    assert_eq!(markers(keys, &mut con).await.len(), 3);
+    assert_eq!(console.queue("a").await, ["1", "2", "3"]);
+    assert_eq!(console.markers().await.len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_redis_is_connected_to_by_the_next_emit() {
     let mut redis = Redis::own(&[]);
-    let em = emitter(&redis).await;
+    let em = redis.built_emitter().await;
     em.emit("a", Json::new("1")).await.expect("emitted");
 
     redis.server().kill();
     // When the emitter knows that its connection is broken, it does not send the emit. The error of
     // the emit says so.
-    until(
-        "nothing is sent any more",
-        Duration::from_secs(5),
-        || async {
-            matches!(
-                em.emit("a", Json::new("2")).await,
-                Err(EmitError::Connect { .. })
-            )
-            .then_some(())
-        },
-    )
+    let patience = Duration::from_secs(5);
+    until("nothing is sent any more", patience, async || {
+        let refused = em.emit("a", Json::new("2")).await;
+        matches!(refused, Err(EmitError::Connect { .. })).then_some(())
+    })
     .await;
     let started = Instant::now();
     let waiting: Vec<_> = (0..64)
@@ -712,40 +591,31 @@ async fn a_restarted_redis_is_connected_to_by_the_next_emit() {
         .collect();
     for emit in waiting {
         let error = emit.await.expect("no panic").expect_err("Redis is down");
-        assert!(matches!(error, EmitError::Connect { .. }), "{error}");
+        assert_matches!(error, EmitError::Connect { .. });
     }
     assert!(started.elapsed() < Duration::from_secs(5));
 
     redis.server().restart();
     em.emit("a", Json::new("3")).await.expect("emitted");
-    assert_eq!(
-        queue(redis.keys(), &mut redis.connect().await, "a").await,
-        ["3"]
-    );
+    assert_eq!(redis.console().await.queue("a").await, ["3"]);
 }
 
 /// If the connection was closed while it was unused, the next emit must still reach Redis.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_closed_while_idle_is_replaced_before_anything_is_sent() {
     let redis = Redis::own(&[]);
-    let (em, mut con) = (emitter(&redis).await, redis.connect().await);
+    let (em, console) = (redis.built_emitter().await, redis.console().await);
     for round in 0..20 {
-        let kill = ["KILL", "TYPE", "normal", "SKIPME", "yes"];
-        let killed: u64 = redis::cmd("CLIENT")
-            .arg(&kill[..])
-            .query_async(&mut con)
-            .await
-            .expect("CLIENT KILL");
-        assert_eq!(killed, 1);
-        until(
-            "the connection is known to be gone",
-            Duration::from_secs(5),
-            || async { (!em.is_connected()).then_some(()) },
-        )
+        let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+        assert_eq!(console.run::<u64>(&kill).await, 1);
+        let patience = Duration::from_secs(5);
+        until("the connection is known to be gone", patience, async || {
+            (!em.is_connected()).then_some(())
+        })
         .await;
         em.emit("a", &round)
             .await
             .expect("emitted over a new connection");
     }
-    assert_eq!(queue(redis.keys(), &mut con, "a").await.len(), 20);
+    assert_eq!(console.queue("a").await.len(), 20);
 }

@@ -8,8 +8,7 @@ use seriatim::emit::Appended;
 use seriatim::event::Json;
 use seriatim::{EmitError, Emitter};
 
-use crate::emit::{config, markers, queue};
-use crate::support::Redis;
+use crate::support::{Redis, assert_matches};
 
 /// Sends a transaction with two emits, one for `a` with data and one for `b`. In between it
 /// increments `own_key`. Returns the emits and the reply.
@@ -48,13 +47,14 @@ async fn start(redis: &Redis) -> (Emitter, MultiplexedConnection, String) {
 async fn a_reply_without_errors_means_that_all_is_queued() {
     let redis = Redis::start();
     let (em, mut con, own_key) = start(&redis).await;
+    let console = redis.console().await;
     let (a, b, reply) = transaction(&em, &mut con, &own_key).await;
     a.outcome(&reply).expect("queued");
     b.outcome(&reply).expect("queued");
     assert_eq!(reply.expect("a reply"), (7,));
-    assert_eq!(queue(redis.keys(), &mut con, "a").await, ["1"]);
-    assert_eq!(queue(redis.keys(), &mut con, "b").await, ["2", "3"]);
-    assert_eq!(markers(redis.keys(), &mut con).await, ["a", "b"]);
+    assert_eq!(console.queue("a").await, ["1"]);
+    assert_eq!(console.queue("b").await, ["2", "3"]);
+    assert_eq!(console.markers().await, ["a", "b"]);
 
     let mut pipe = redis::pipe();
     let a = em
@@ -62,13 +62,14 @@ async fn a_reply_without_errors_means_that_all_is_queued() {
         .append_to(&mut pipe)
         .expect("valid");
     a.outcome(&pipe.exec_async(&mut con).await).expect("queued");
-    assert_eq!(queue(redis.keys(), &mut con, "a").await, ["1", "4"]);
+    assert_eq!(console.queue("a").await, ["1", "4"]);
 }
 
 #[tokio::test]
 async fn a_key_of_a_wrong_type_fails_its_emit_only() {
     let redis = Redis::start();
     let (em, mut con, own_key) = start(&redis).await;
+    let console = redis.console().await;
     let keys = redis.keys();
     con.set::<_, _, ()>(keys.events("a"), "a string")
         .await
@@ -76,12 +77,12 @@ async fn a_key_of_a_wrong_type_fails_its_emit_only() {
     let (a, b, reply) = transaction(&em, &mut con, &own_key).await;
     reply.as_ref().expect_err("WRONGTYPE");
     let error = a.outcome(&reply).expect_err("not a list");
-    assert!(
-        matches!(&error, EmitError::WrongType { object, key } if object.as_str() == "a" && *key == keys.events("a")),
-        "{error}"
+    assert_matches!(
+        error,
+        EmitError::WrongType { object, key } if object.as_str() == "a" && *key == keys.events("a")
     );
     b.outcome(&reply).expect("queued");
-    assert_eq!(queue(keys, &mut con, "b").await, ["2", "3"]);
+    assert_eq!(console.queue("b").await, ["2", "3"]);
     assert_eq!(con.get::<_, u64>(&own_key).await.expect("GET"), 7);
 
     con.del::<_, ()>(&[keys.events("a"), keys.objects_with_events()][..])
@@ -95,16 +96,12 @@ async fn a_key_of_a_wrong_type_fails_its_emit_only() {
         a.outcome(&reply).expect_err("not a list"),
         b.outcome(&reply).expect_err("not a list"),
     ] {
-        assert!(
-            matches!(&error, EmitError::WrongType { key, .. } if *key == keys.objects_with_events()),
-            "{error}"
+        assert_matches!(
+            error,
+            EmitError::WrongType { key, .. } if *key == keys.objects_with_events()
         );
     }
-    assert_eq!(
-        queue(keys, &mut con, "a").await,
-        ["1"],
-        "the event is queued"
-    );
+    assert_eq!(console.queue("a").await, ["1"], "the event is queued");
 }
 
 /// The caller's own command fails in several ways. Redis does not roll back, so the emits stay
@@ -113,6 +110,7 @@ async fn a_key_of_a_wrong_type_fails_its_emit_only() {
 async fn a_failed_command_of_the_callers_leaves_the_emits_queued() {
     let redis = Redis::start();
     let (em, mut con, own_key) = start(&redis).await;
+    let console = redis.console().await;
     con.set::<_, _, ()>(&own_key, "no number")
         .await
         .expect("SET");
@@ -136,24 +134,25 @@ async fn a_failed_command_of_the_callers_leaves_the_emits_queued() {
         c.outcome(&reply)
             .unwrap_or_else(|error| panic!("{code}: {error}"));
     }
-    assert_eq!(queue(redis.keys(), &mut con, "c").await.len(), 4);
+    assert_eq!(console.queue("c").await.len(), 4);
 }
 
 #[tokio::test]
 async fn a_refused_command_means_that_nothing_is_applied() {
     let redis = Redis::own(&["--maxmemory-policy", "noeviction"]).empty();
     let (em, mut con, own_key) = start(&redis).await;
+    let console = redis.console().await;
     let outcomes = |(a, b, reply): (Appended, Appended, RedisResult<(u64,)>)| {
         [
             a.outcome(&reply).expect_err("not applied"),
             b.outcome(&reply).expect_err("not applied"),
         ]
     };
-    config(&mut con, "maxmemory", "1").await;
+    console.config("maxmemory", "1").await;
     for error in outcomes(transaction(&em, &mut con, &own_key).await) {
-        assert!(matches!(error, EmitError::OutOfMemory { .. }), "{error}");
+        assert_matches!(error, EmitError::OutOfMemory { .. });
     }
-    config(&mut con, "maxmemory", "0").await;
+    console.config("maxmemory", "0").await;
 
     // The first user may not push for `b`, the second may not increment, and the third may do
     // neither. Redis refuses the whole transaction each time.
@@ -263,6 +262,7 @@ async fn without_a_reply_that_tells_the_outcome_is_unknown() {
 async fn a_watched_key_that_changed_reads_as_none() {
     let redis = Redis::start();
     let (em, mut con, own_key) = start(&redis).await;
+    let console = redis.console().await;
     let mut watching = redis.connect().await;
     redis::cmd("WATCH")
         .arg(&own_key)
@@ -279,8 +279,5 @@ async fn a_watched_key_that_changed_reads_as_none() {
     let reply: RedisResult<Option<(u64,)>> = pipe.query_async(&mut watching).await;
     assert_eq!(reply.as_ref().expect("no error"), &None);
     a.outcome(&reply).expect("nothing failed");
-    assert_eq!(
-        queue(redis.keys(), &mut con, "a").await,
-        Vec::<String>::new()
-    );
+    assert_eq!(console.queue("a").await, [""; 0]);
 }

@@ -6,22 +6,16 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::AsyncCommands as _;
-use redis::aio::MultiplexedConnection;
 use seriatim::event::Json;
 use seriatim::{EmitError, Emitted, Emitter};
 use tokio::task::{JoinHandle, yield_now};
 
-use crate::emit::{config, emitter, markers, queue};
-use crate::support::Redis;
+use crate::support::console::Console;
+use crate::support::{Redis, assert_matches};
 
 /// Returns the number of transactions that Redis has run.
-async fn transactions(con: &mut MultiplexedConnection) -> usize {
-    let stats: String = redis::cmd("INFO")
-        .arg("commandstats")
-        .query_async(con)
-        .await
-        .expect("INFO");
+async fn transactions(console: &Console) -> usize {
+    let stats: String = console.run(&["INFO", "commandstats"]).await;
     let exec = stats
         .lines()
         .find_map(|line| line.strip_prefix("cmdstat_exec:calls="));
@@ -63,42 +57,38 @@ fn numbers(range: impl Iterator<Item = usize>) -> Vec<String> {
 #[tokio::test]
 async fn emits_at_once_share_transactions_and_keep_their_order() {
     let redis = Redis::own(&[]);
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    let (em, console) = (redis.built_emitter().await, redis.console().await);
     // The first emit is sent alone, and then each group has up to 64 emits. Some counts are around
     // two full groups: one less, equal, one more.
     for (count, expected) in [(1, 1), (2, 2), (128, 3), (129, 3), (130, 4), (1000, 17)] {
-        let before = transactions(&mut con).await;
-        for (at, emitted) in emit_all(&em, vec!["a"; count])
-            .await
-            .into_iter()
-            .enumerate()
-        {
+        let before = transactions(&console).await;
+        let all = emit_all(&em, vec!["a"; count]).await;
+        for (at, emitted) in all.into_iter().enumerate() {
             let emitted = emitted.expect("emitted");
             assert_eq!((emitted.events, emitted.queued), (1, at as u64 + 1));
         }
-        let used = transactions(&mut con).await - before;
+        let used = transactions(&console).await - before;
         // If there are more emits than the emitter can queue, a group may be sent before it is
         // full.
         assert!(
             used == expected || count > 256 && used < count / 4,
             "{count} emits in {used}"
         );
-        assert_eq!(queue(keys, &mut con, "a").await, numbers(0..count));
-        assert_eq!(
-            markers(keys, &mut con).await.len(),
-            used,
-            "one marker per object and transaction"
-        );
-        con.del::<_, ()>(&[keys.events("a"), keys.objects_with_events()][..])
-            .await
-            .expect("DEL");
+        assert_eq!(console.queue("a").await, numbers(0..count));
+        let markers = console.markers().await.len();
+        assert_eq!(markers, used, "one marker per object and transaction");
+        console.add("DEL a:events objects.with.events").await;
     }
 }
 
 #[tokio::test]
 async fn subevents_follow_their_main_event_and_data_or_size_go_alone() {
     let redis = Redis::own(&[]);
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    let (em, console, keys) = (
+        redis.built_emitter().await,
+        redis.console().await,
+        redis.keys(),
+    );
     let large = Json::new(format!("\"{}\"", "x".repeat(8000)));
     let other = em.clone().with_namespace("other").expect("a namespace");
     let emits = join_all([
@@ -112,16 +102,17 @@ async fn subevents_follow_their_main_event_and_data_or_size_go_alone() {
     for emitted in emits.await {
         emitted.expect("emitted");
     }
-    assert_eq!(queue(keys, &mut con, "a").await, ["1", "2", "3", "4"]);
-    assert_eq!(queue(keys, &mut con, "large").await.len(), 1);
-    assert_eq!(queue(keys, &mut con, "b").await, ["8"]);
-    assert_eq!(queue(other.keys(), &mut con, "a").await, ["7"]);
-    assert_eq!(markers(other.keys(), &mut con).await, ["a"]);
+    assert_eq!(console.queue("a").await, ["1", "2", "3", "4"]);
+    assert_eq!(console.queue("large").await.len(), 1);
+    assert_eq!(console.queue("b").await, ["8"]);
+    let others = Console::new(console.conn(), other.keys().clone());
+    assert_eq!(others.queue("a").await, ["7"]);
+    assert_eq!(others.markers().await, ["a"]);
     assert_eq!(
-        con.get::<_, String>(keys.data("data")).await.expect("GET"),
+        console.run::<String>(&["GET", &keys.data("data")]).await,
         "6"
     );
-    let mut marked = markers(keys, &mut con).await;
+    let mut marked = console.markers().await;
     marked.sort();
     assert_eq!(marked, ["a", "a", "b", "data", "large"]);
 }
@@ -129,10 +120,14 @@ async fn subevents_follow_their_main_event_and_data_or_size_go_alone() {
 #[tokio::test]
 async fn a_key_of_a_wrong_type_fails_its_own_emits_only() {
     let redis = Redis::start();
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
-    con.set::<_, _, ()>(keys.events("broken"), "a string")
-        .await
-        .expect("SET");
+    let (em, console, keys) = (
+        redis.built_emitter().await,
+        redis.console().await,
+        redis.keys(),
+    );
+    console
+        .run::<()>(&["SET", &keys.events("broken"), "a string"])
+        .await;
     let objects = ["a", "a", "broken", "b", "broken", "a"];
     for (object, emitted) in objects.into_iter().zip(emit_all(&em, objects).await) {
         match emitted {
@@ -142,24 +137,24 @@ async fn a_key_of_a_wrong_type_fails_its_own_emits_only() {
             emitted => drop(emitted.unwrap_or_else(|error| panic!("{object}: {error}"))),
         }
     }
-    assert_eq!(queue(keys, &mut con, "a").await, ["0", "1", "5"]);
-    assert_eq!(queue(keys, &mut con, "b").await, ["3"]);
+    assert_eq!(console.queue("a").await, ["0", "1", "5"]);
+    assert_eq!(console.queue("b").await, ["3"]);
 
-    con.del::<_, ()>(keys.objects_with_events())
-        .await
-        .expect("DEL");
-    con.set::<_, _, ()>(keys.objects_with_events(), "a string")
-        .await
-        .expect("SET");
+    console
+        .run::<()>(&["DEL", &keys.objects_with_events()])
+        .await;
+    console
+        .run::<()>(&["SET", &keys.objects_with_events(), "a string"])
+        .await;
     for emitted in emit_all(&em, ["c", "c", "d"]).await {
         let error = emitted.expect_err("not a list");
-        assert!(
-            matches!(&error, EmitError::WrongType { key, .. } if *key == keys.objects_with_events()),
-            "{error}"
+        assert_matches!(
+            error,
+            EmitError::WrongType { key, .. } if *key == keys.objects_with_events()
         );
     }
     assert_eq!(
-        queue(keys, &mut con, "c").await,
+        console.queue("c").await,
         ["0", "1"],
         "the events are queued"
     );
@@ -170,7 +165,7 @@ async fn a_key_of_a_wrong_type_fails_its_own_emits_only() {
 #[tokio::test]
 async fn a_refused_emit_does_not_fail_the_others() {
     let redis = Redis::own(&[]);
-    let (mut con, keys) = (redis.connect().await, redis.keys());
+    let (console, keys) = (redis.console().await, redis.keys());
     let may = [
         keys.events("a"),
         keys.events("b"),
@@ -182,7 +177,9 @@ async fn a_refused_emit_does_not_fail_the_others() {
         .arg("eve")
         .arg(&["on", ">pw", "+@all"][..])
         .arg(&may[..]);
-    user.exec_async(&mut con).await.expect("ACL SETUSER");
+    user.exec_async(&mut console.conn())
+        .await
+        .expect("ACL SETUSER");
     let builder = Emitter::builder(format!("{}?user=eve&pass=pw", redis.url())).keys(keys.clone());
     let em = builder.connect().await.expect("Redis answers");
 
@@ -200,28 +197,22 @@ async fn a_refused_emit_does_not_fail_the_others() {
             emitted => drop(emitted.unwrap_or_else(|error| panic!("{object}: {error}"))),
         }
     }
-    assert_eq!(queue(keys, &mut con, "a").await, ["0", "3", "7"]);
-    assert_eq!(queue(keys, &mut con, "b").await, ["1", "5"]);
+    assert_eq!(console.queue("a").await, ["0", "3", "7"]);
+    assert_eq!(console.queue("b").await, ["1", "5"]);
     for emitted in emit_all(&em, ["no"; 5]).await {
-        assert!(
-            matches!(emitted, Err(EmitError::Refused { .. })),
-            "{emitted:?}"
-        );
+        assert_matches!(emitted, Err(EmitError::Refused { .. }));
     }
 }
 
 #[tokio::test]
 async fn without_memory_no_emit_is_applied() {
     let redis = Redis::own(&["--maxmemory-policy", "noeviction"]);
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
-    config(&mut con, "maxmemory", "1").await;
+    let (em, console) = (redis.built_emitter().await, redis.console().await);
+    console.config("maxmemory", "1").await;
     for emitted in emit_all(&em, ["a", "a", "b"]).await {
-        assert!(
-            matches!(emitted, Err(EmitError::OutOfMemory { .. })),
-            "{emitted:?}"
-        );
+        assert_matches!(emitted, Err(EmitError::OutOfMemory { .. }));
     }
-    config(&mut con, "maxmemory", "0").await;
+    console.config("maxmemory", "0").await;
     assert_eq!(
         emit_all(&em, ["a", "a", "b"])
             .await
@@ -230,28 +221,22 @@ async fn without_memory_no_emit_is_applied() {
             .count(),
         3
     );
-    assert_eq!(queue(keys, &mut con, "a").await, ["0", "1"]);
+    assert_eq!(console.queue("a").await, ["0", "1"]);
 }
 
 /// Tests that an emit after a connect is sent at once: it waits for no read of the limits.
 #[tokio::test]
 async fn the_first_emit_after_a_connect_waits_for_nothing() {
     let redis = Redis::own(&[]);
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    let (em, console) = (redis.built_emitter().await, redis.console().await);
     // During the pause Redis returns nothing that the emit could wait for.
-    redis::cmd("CLIENT")
-        .arg("PAUSE")
-        .arg(200)
-        .arg("ALL")
-        .exec_async(&mut con)
-        .await
-        .expect("CLIENT PAUSE");
+    console.run::<()>(&["CLIENT", "PAUSE", "200", "ALL"]).await;
     let first = spawn(&em, "a", 0);
     settle().await;
     first.abort();
     em.emit("a", &1).await.expect("emitted");
     assert_eq!(
-        queue(keys, &mut con, "a").await,
+        console.queue("a").await,
         ["0", "1"],
         "the aborted emit was sent before"
     );
@@ -262,17 +247,10 @@ async fn the_first_emit_after_a_connect_waits_for_nothing() {
 #[tokio::test]
 async fn a_lost_connection_is_unknown_to_those_sent_only() {
     let redis = Redis::own(&[]);
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
-    let pause = async |con: &mut MultiplexedConnection| {
-        redis::cmd("CLIENT")
-            .arg("PAUSE")
-            .arg(60_000)
-            .arg("WRITE")
-            .exec_async(con)
-            .await
-            .expect("CLIENT PAUSE");
-    };
-    pause(&mut con).await;
+    let (em, console) = (redis.built_emitter().await, redis.console().await);
+    console
+        .run::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"])
+        .await;
     // The first emit is sent alone, and then groups of one emit each, up to the maximum number of
     // groups under way. All further emits stay queued.
     let mut sent = Vec::new();
@@ -282,29 +260,21 @@ async fn a_lost_connection_is_unknown_to_those_sent_only() {
     }
     let unsent: Vec<_> = (0..400).map(|event| spawn(&em, "unsent", event)).collect();
     settle().await;
-    redis::cmd("CLIENT")
-        .arg("KILL")
-        .arg("TYPE")
-        .arg("normal")
-        .exec_async(&mut con)
-        .await
-        .expect("CLIENT KILL");
+    console
+        .run::<()>(&["CLIENT", "KILL", "TYPE", "normal"])
+        .await;
     for emit in sent {
         let error = emit.await.expect("no panic").expect_err("no reply");
         assert!(error.is_unknown(), "{error}");
     }
-    redis::cmd("CLIENT")
-        .arg("UNPAUSE")
-        .exec_async(&mut con)
-        .await
-        .expect("CLIENT UNPAUSE");
+    console.run::<()>(&["CLIENT", "UNPAUSE"]).await;
     for emit in unsent {
         emit.await
             .expect("no panic")
             .expect("emitted over a new connection");
     }
-    assert_eq!(queue(keys, &mut con, "sent").await, Vec::<String>::new());
-    let mut queued = queue(keys, &mut con, "unsent").await;
+    assert_eq!(console.queue("sent").await, [""; 0]);
+    let mut queued = console.queue("unsent").await;
     queued.sort_by_key(|event| event.parse::<usize>().expect("a number"));
     assert_eq!(queued, numbers(0..400));
 }
@@ -313,33 +283,23 @@ async fn a_lost_connection_is_unknown_to_those_sent_only() {
 #[tokio::test]
 async fn emits_without_a_reply_are_unknown_and_are_not_sent_again() {
     let redis = Redis::own(&[]);
-    let (mut con, keys) = (redis.connect().await, redis.keys());
+    let (console, keys) = (redis.console().await, redis.keys());
     let builder = Emitter::builder(redis.url())
         .keys(keys.clone())
         .response_timeout(Duration::from_millis(100));
     let em = builder.connect().await.expect("Redis answers");
-    redis::cmd("CLIENT")
-        .arg("PAUSE")
-        .arg(60_000)
-        .arg("WRITE")
-        .exec_async(&mut con)
-        .await
-        .expect("CLIENT PAUSE");
+    console
+        .run::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"])
+        .await;
     for emitted in emit_all(&em, ["a"; 100]).await {
         assert!(emitted.expect_err("no reply").is_unknown());
     }
-    redis::cmd("CLIENT")
-        .arg("UNPAUSE")
-        .exec_async(&mut con)
-        .await
-        .expect("CLIENT UNPAUSE");
+    console.run::<()>(&["CLIENT", "UNPAUSE"]).await;
     em.emit("b", &1)
         .await
         .expect("emitted over a new connection");
-    let queued = queue(keys, &mut con, "a")
-        .await
-        .into_iter()
-        .map(|event| event.parse::<usize>().expect("a number"));
+    let queued = console.queue("a").await.into_iter();
+    let queued = queued.map(|event| event.parse::<usize>().expect("a number"));
     assert!(
         queued.is_sorted_by(|before, after| before < after),
         "each at most once"
@@ -351,7 +311,11 @@ async fn emits_without_a_reply_are_unknown_and_are_not_sent_again() {
 #[tokio::test]
 async fn a_dropped_emit_harms_no_other() {
     let redis = Redis::own(&[]);
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    let (em, console, keys) = (
+        redis.built_emitter().await,
+        redis.console().await,
+        redis.keys(),
+    );
     for yields in 0..6 {
         let emits: Vec<_> = (0..300).map(|event| spawn(&em, "a", event)).collect();
         for _ in 0..yields {
@@ -366,11 +330,9 @@ async fn a_dropped_emit_harms_no_other() {
         }
         em.emit("a", &300).await.expect("emitted");
         settle().await;
-        let queued: Vec<usize> = queue(keys, &mut con, "a")
-            .await
-            .iter()
-            .map(|event| event.parse().expect("a number"))
-            .collect();
+        let queued = console.queue("a").await.into_iter();
+        let queued = queued.map(|event| event.parse::<usize>().expect("a number"));
+        let queued: Vec<_> = queued.collect();
         assert!(
             queued.is_sorted_by(|before, after| before < after),
             "{queued:?}"
@@ -381,7 +343,7 @@ async fn a_dropped_emit_harms_no_other() {
                 .all(|event| queued.contains(&event)),
             "{queued:?}"
         );
-        con.del::<_, ()>(keys.events("a")).await.expect("DEL");
+        console.run::<()>(&["DEL", &keys.events("a")]).await;
     }
 }
 
@@ -389,7 +351,7 @@ async fn a_dropped_emit_harms_no_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_task_keeps_its_order_on_many_threads() {
     let redis = Redis::start();
-    let (em, mut con, keys) = (emitter(&redis).await, redis.connect().await, redis.keys());
+    let (em, console) = (redis.built_emitter().await, redis.console().await);
     let tasks = (0..300).map(|task| {
         let em = em.clone();
         tokio::spawn(async move {
@@ -402,7 +364,7 @@ async fn each_task_keeps_its_order_on_many_threads() {
         task.expect("no panic");
     }
     let mut seen = vec![0; 300];
-    for event in queue(keys, &mut con, "a").await {
+    for event in console.queue("a").await {
         let (task, n): (usize, usize) = serde_json::from_str(&event).expect("a pair");
         assert_eq!(seen[task], n, "task {task}");
         seen[task] += 1;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use seriatim::event::Json;
 use seriatim::{EmitError, Emitter};
 
-use crate::support::Redis;
 use crate::support::proxy::{Lose, Proxy};
+use crate::support::{Redis, assert_matches};
 
 async fn emitter(redis: &Redis, url: &str) -> Emitter {
     let builder = Emitter::builder(url)
@@ -44,14 +44,8 @@ async fn an_emit_repeated_a_thousand_times_at_once_is_queued_once() {
             .all(|emitted| (emitted.events, emitted.queued) == (2, 2))
     );
     let console = redis.console().await;
-    assert_eq!(
-        console.list(&redis.keys().events("work:1")).await,
-        ["1", "2"]
-    );
-    assert_eq!(
-        console.list(&redis.keys().objects_with_events()).await,
-        ["work:1"]
-    );
+    assert_eq!(console.queue("work:1").await, ["1", "2"]);
+    assert_eq!(console.markers().await, ["work:1"]);
     console.check().await;
 }
 
@@ -79,15 +73,7 @@ async fn a_lost_reply_is_repeated_and_the_emit_is_queued_once() {
         assert_eq!((emitted.repeated, emitted.queued), (n == 1, n as u64 + 2));
     }
     assert_eq!(proxy.lost(), 2);
-    assert_eq!(
-        redis
-            .console()
-            .await
-            .list(&redis.keys().events("work:1"))
-            .await
-            .len(),
-        3
-    );
+    assert_eq!(redis.console().await.queue("work:1").await.len(), 3);
 }
 
 #[tokio::test]
@@ -104,7 +90,7 @@ async fn a_key_survives_a_restart_of_redis() {
     redis.server().restart();
     assert!(emit().send().await.expect("an outcome").repeated);
     let console = redis.console().await;
-    assert_eq!(console.list(&redis.keys().events("work:1")).await, ["1"]);
+    assert_eq!(console.queue("work:1").await, ["1"]);
     assert_eq!(
         console.text(&redis.keys().data("work:1")).await.as_deref(),
         Some("7")
@@ -142,22 +128,16 @@ async fn a_key_belongs_to_its_object_and_to_its_events() {
             .send()
             .await
             .expect_err("another emit");
-        assert!(
-            matches!(&error, EmitError::KeyReused { key, .. } if key == "k"),
-            "{error}"
-        );
+        assert_matches!(error, EmitError::KeyReused { key, .. } if key == "k");
     }
     for bad in ["", "a\nb", &"x".repeat(257)] {
-        assert!(matches!(
+        assert_matches!(
             emit("work:1", "1").idempotency_key(bad).send().await,
             Err(EmitError::Key(_))
-        ));
+        );
     }
     let console = redis.console().await;
-    assert_eq!(
-        console.list(&redis.keys().events("work:1")).await,
-        ["1", "2", "1"]
-    );
+    assert_eq!(console.queue("work:1").await, ["1", "2", "1"]);
     console.check().await;
 }
 
@@ -264,20 +244,14 @@ async fn an_emit_that_is_too_large_for_a_script_is_refused() {
             .send()
             .await
             .expect_err("too large");
-        assert!(
-            matches!(error, EmitError::TooLarge { events: found, .. } if found == events),
-            "{error}"
-        );
+        assert_matches!(error, EmitError::TooLarge { events: found, .. } if *found == events);
     }
     let with_data = emit(1, 600_000)
         .data(Json::new(format!("\"{}\"", "x".repeat(600_000))))
         .idempotency_key("data")
         .send()
         .await;
-    assert!(
-        matches!(with_data, Err(EmitError::TooLarge { events: 1, .. })),
-        "{with_data:?}"
-    );
+    assert_matches!(with_data, Err(EmitError::TooLarge { events: 1, .. }));
 }
 
 /// The script checks all types before its first write, so a refused emit changes nothing.
@@ -358,42 +332,11 @@ async fn a_key_costs_what_its_comment_says() {
 #[tokio::test]
 async fn the_rights_of_the_protocol_are_enough() {
     let (redis, console) = Redis::own(&[]).with_console().await;
-    let protocol =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md"))
-            .expect("the protocol");
-    let line = protocol
-        .lines()
-        .map(str::trim)
-        .find(|line| line.starts_with("ACL SETUSER scripted "))
-        .expect("its rights");
-    let line = line.replace("{shop:0}:", redis.keys().prefix());
+    redis.set_documented_user("scripted", "scripted").await;
     console
-        .run::<()>(&line.split(' ').collect::<Vec<_>>())
+        .add("HSET event.limits limited:* '{\"queued_max\":1}'")
         .await;
-    console
-        .run::<()>(&[
-            "HSET",
-            &redis.keys().event_limits(),
-            "limited:*",
-            r#"{"queued_max":1}"#,
-        ])
-        .await;
-    let mut client = redis::Client::open(redis.url())
-        .expect("a URL")
-        .get_connection_info()
-        .redis_settings()
-        .clone();
-    client = client.set_username("scripted").set_password("PASSWORD");
-    let info = redis::Client::open(redis.url())
-        .expect("a URL")
-        .get_connection_info()
-        .clone()
-        .set_redis_settings(client);
-    let conn = redis::Client::open(info)
-        .expect("settings")
-        .get_multiplexed_async_connection_with_config(&crate::support::patient())
-        .await
-        .expect("a connection");
+    let conn = redis.connect_as("scripted").await;
     let emitter = Emitter::new(conn).with_keys(redis.keys().clone());
     for repeated in [false, true] {
         let emit = emitter
@@ -406,24 +349,13 @@ async fn the_rights_of_the_protocol_are_enough() {
         .emit("limited:1", Json::new("1"))
         .await
         .expect("queued");
-    assert!(matches!(
+    assert_matches!(
         emitter.emit("limited:1", Json::new("1")).await,
         Err(EmitError::Full { .. })
-    ));
-    console
-        .run::<()>(&["ACL", "SETUSER", "scripted", "-zadd"])
-        .await;
-    console
-        .run::<()>(&[
-            "ACL",
-            "SETUSER",
-            "scripted",
-            "clearselectors",
-            "~*",
-            "+@all",
-            "-zadd",
-        ])
-        .await;
+    );
+    for rules in ["-zadd", "clearselectors ~* +@all -zadd"] {
+        redis.set_user("scripted", rules).await;
+    }
     let error = emitter
         .event("work:1", Json::new("3"))
         .idempotency_key("k3")
@@ -434,7 +366,7 @@ async fn the_rights_of_the_protocol_are_enough() {
         matches!(error, EmitError::Refused { .. }) && error.to_string().contains("ZADD"),
         "{error}"
     );
-    assert_eq!(console.list(&redis.keys().events("work:1")).await, ["1"]);
+    assert_eq!(console.queue("work:1").await, ["1"]);
 }
 
 /// Without one of the rights, the script refuses the emit before its first write, and names the
@@ -461,17 +393,13 @@ async fn without_one_right_nothing_is_queued() {
             .data(Json::new("2"))
             .idempotency_key("k");
         let error = emit.send().await.expect_err("no right");
-        assert!(matches!(error, EmitError::Refused { .. }), "{error}");
+        assert_matches!(error, EmitError::Refused { .. });
         assert!(
             error
                 .to_string()
                 .contains(&format!("the user may not use {right}")),
             "{error}"
         );
-        assert_eq!(
-            console.left().await,
-            Vec::<String>::new(),
-            "without {right}"
-        );
+        assert_eq!(console.left().await, [""; 0], "without {right}");
     }
 }

@@ -296,6 +296,12 @@ impl Redis {
         emitter.expect("Redis answers").with_keys(self.keys.clone())
     }
 
+    /// Returns an emitter with the keys of its builder. So it has looked for limits when it connected.
+    pub async fn built_emitter(&self) -> seriatim::Emitter {
+        let builder = seriatim::Emitter::builder(self.url()).keys(self.keys.clone());
+        builder.connect().await.expect("Redis answers")
+    }
+
     /// Returns the handle of an operator.
     pub async fn control(&self) -> seriatim::control::Control {
         control(&self.connect().await, &self.keys)
