@@ -11,7 +11,7 @@ use seriatim::sink::Stop;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::proxy::{Lose, Proxy};
 use crate::support::recorder::{Act, Gate, Recorder};
-use crate::support::running::{start, start_at};
+use crate::support::running::{retrying, start, start_at};
 use crate::support::{Redis, until};
 
 async fn calls(console: &Console) -> u64 {
@@ -81,10 +81,7 @@ async fn a_commit_moves_the_last_id_and_releases_the_object_in_one_step() {
         console.text(&keys.worker_event_id("w.0")).await.as_deref(),
         Some("2")
     );
-    assert_eq!(
-        console.text(&keys.event_worker("work:1")).await.as_deref(),
-        Some("w.0")
-    );
+    assert_eq!(console.owner("work:1").await.as_deref(), Some("w.0"));
     second.open();
     console.until_at_rest().await;
     assert_eq!(
@@ -236,9 +233,7 @@ async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
     let first = Recorder::with(|_| Act::Stop(Stop::transient("down")));
     let second = Recorder::with(move |_| Act::Wait(held_up.clone()));
     let proxy = Proxy::before(&redis);
-    let away = start_at(proxy.url(), &redis, "away", &first, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy");
-    });
+    let away = start_at(proxy.url(), &redis, "away", &first, retrying("fixed:1h"));
     console.emit("warm:up", "0").await;
     console.until_held("warm:up", "retry").await;
     // The object is held, but the reply is lost. The closed proxy keeps the process from repeating
@@ -267,10 +262,7 @@ async fn a_repeated_result_of_an_earlier_hand_out_is_ignored() {
         (behind.load(Ordering::SeqCst) >= 4).then_some(())
     })
     .await;
-    let owner = console
-        .text(&console.keys.event_worker("work:1"))
-        .await
-        .expect("an owner");
+    let owner = console.owner("work:1").await.expect("an owner");
     assert!(owner.starts_with("here."), "{owner}");
     gate.open();
     second.until_sent(1).await;

@@ -9,7 +9,7 @@ use seriatim::sink::Stop;
 use crate::support::Redis;
 use crate::support::console::PATIENCE;
 use crate::support::recorder::{Act, Gate, Recorder};
-use crate::support::running::start;
+use crate::support::running::{policy, retrying, start};
 use crate::support::until;
 
 #[tokio::test]
@@ -60,18 +60,12 @@ async fn while_an_object_waits_its_slot_serves_others() {
     });
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 1;
-        config.retry = "fixed:1h".parse().expect("a policy");
+        config.retry = policy("fixed:1h");
     });
     console.emit_all("bad", ["1", "2"]).await;
     let held = console.until_held("bad", "retry: connection refused").await;
     assert!(held.starts_with("1 0 1 0 "), "{held}");
-    assert_eq!(
-        console
-            .text(&console.keys.event_worker("bad"))
-            .await
-            .as_deref(),
-        Some("held")
-    );
+    assert_eq!(console.owner("bad").await.as_deref(), Some("held"));
     for n in 0..20 {
         console.emit("bad", (n + 3).to_string()).await;
         console.emit(&format!("good:{n}"), "1").await;
@@ -106,9 +100,7 @@ async fn the_wait_doubles_and_a_sink_may_name_its_own() {
         }
         _ => Act::Stop(Stop::transient("down")),
     });
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "exponential:100s..1000s".parse().expect("a policy");
-    });
+    let worker = start(&redis, "w", &sink, retrying("exponential:100s..1000s"));
     let wait_s = async |object: &str, tries: usize| {
         console.until_held(object, "").await;
         until("it was tried", PATIENCE, async || {
@@ -150,19 +142,14 @@ async fn a_part_of_a_batch_is_delivered_and_the_rest_comes_again() {
         _ => Act::Send,
     });
     console.emit_all("work:1", ["1", "2", "3", "4", "5"]).await;
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy");
-    });
+    let worker = start(&redis, "w", &sink, retrying("fixed:1h"));
     let held = console.until_held("work:1", "retry").await;
     assert_eq!(held, "3 0 1 0 retry: down");
     assert_eq!(
         console.list(&console.keys.events_held("work:1")).await,
         ["3", "4", "5"]
     );
-    assert_eq!(
-        console.number(&console.keys.last_event_id("work:1")).await,
-        2
-    );
+    assert_eq!(console.last_id("work:1").await, 2);
     console.release("work:1").await;
     sink.until_sent(5).await;
     worker.finish().await;
@@ -367,10 +354,7 @@ async fn a_sink_that_becomes_unavailable_inside_a_batch_keeps_what_it_delivered(
     console.emit_all("work:1", ["1", "2", "3"]).await;
     let worker = start(&redis, "w", &sink, |_| {});
     sink.until_offered(5).await;
-    assert_eq!(
-        console.number(&console.keys.last_event_id("work:1")).await,
-        1
-    );
+    assert_eq!(console.last_id("work:1").await, 1);
     up.store(true, Ordering::SeqCst);
     sink.until_sent(3).await;
     worker.finish().await;
@@ -390,9 +374,7 @@ async fn a_panic_of_the_sink_is_a_transient_failure() {
         ("bad", 0) if offer.text() == "1" => Act::Panic,
         _ => Act::Send,
     });
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy");
-    });
+    let worker = start(&redis, "w", &sink, retrying("fixed:1h"));
     console.emit_all("bad", ["1", "2"]).await;
     assert_eq!(
         console.until_held("bad", "retry").await,

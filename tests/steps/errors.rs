@@ -1,7 +1,6 @@
 //! The errors of the failed attempts of an object's first event: when they are written, kept and
 //! deleted.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,8 +15,9 @@ use seriatim::wire::{self, BatchResult, ClaimFirst, Report, Tag};
 use crate::in_hand::IN_HAND;
 use crate::scene::{Answer, Scene, bounds, hold, reject, result};
 use crate::support::console::Console;
+use crate::support::operator::Reads;
 use crate::support::recorder::{Act, Gate, Recorder};
-use crate::support::running::start;
+use crate::support::running::{policy, retrying, start};
 use crate::support::{Redis, control};
 
 const ADA: By<'static> = By {
@@ -68,7 +68,7 @@ async fn kept(console: &Console) -> Vec<String> {
 
 async fn inspect(scene: &Scene) -> Inspection {
     let control = control(&scene.conn().await, &scene.keys);
-    control.inspect("work:1").await.expect("an inspection")
+    control.inspection_of("work:1").await
 }
 
 /// Redis stores the time, the number and the error of each failed attempt, for the last 20
@@ -119,9 +119,12 @@ async fn attempts_used_up_are_kept_too() {
         _ => Act::Send,
     });
     console.emit_all("work:1", ["1", "2"]).await;
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1ms,attempts=2,then=hold".parse().expect("a policy")
-    });
+    let worker = start(
+        &redis,
+        "w",
+        &sink,
+        retrying("fixed:1ms,attempts=2,then=hold"),
+    );
     console
         .until_held("work:1", "attempts: failed 2 times")
         .await;
@@ -130,7 +133,7 @@ async fn attempts_used_up_are_kept_too() {
         ["2 attempts: no: 2", "1 attempts: no: 1"]
     );
     console.check().await;
-    let control = control(&console.conn(), redis.keys());
+    let control = console.control();
     control.release(ADA, "work:1").await.expect("released");
     console
         .until_held("work:1", "attempts: failed 3 times")
@@ -247,9 +250,7 @@ async fn they_survive_deaths_stops_and_releases() {
         false => Act::Wait(held_up.clone()),
     });
     console.emit_all("work:1", ["1", "2"]).await;
-    let hour = |config: &mut seriatim::worker::WorkerConfig| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    };
+    let hour = |config: &mut seriatim::worker::WorkerConfig| config.retry = policy("fixed:1h");
     let first = start(&redis, "first", &sink, hour);
     console.until_held("work:1", "retry: down").await;
     failing_now.store(false, Ordering::SeqCst);
@@ -398,20 +399,7 @@ async fn the_command_shows_them() {
         .next()
         .and_then(|ms| ms.parse().ok())
         .expect("a time");
-    let run = |arguments: &[&str]| {
-        let mut program = Command::new(crate::support::program());
-        program
-            .args(["--redis", redis.url(), "--namespace", redis.namespace()])
-            .args(arguments);
-        let output = program
-            .env_remove("SERIATIM_REDIS")
-            .env_remove("SERIATIM_NAMESPACE")
-            .output()
-            .expect("it runs");
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        String::from_utf8(output.stdout).expect("UTF-8")
-    };
-    let printed = run(&["inspect", "work:1"]);
+    let printed = redis.prints("inspect work:1");
     assert!(
         printed.contains(
             "\nerrors     attempt 2, 1 min ago: no\\n2\n           attempt 1, 1 h ago: xxx"
@@ -426,7 +414,7 @@ async fn the_command_shows_them() {
         printed.lines().count() > 8 && printed.lines().all(|line| line.chars().count() <= 80),
         "{printed}"
     );
-    let json: Value = serde_json::from_str(&run(&["inspect", "work:1", "--json"])).expect("JSON");
+    let json: Value = redis.json("inspect work:1 --json");
     assert_eq!(
         json["errors"][0],
         serde_json::json!({"attempt": 2, "at_ms": at_ms, "error": "no\n2"})

@@ -13,7 +13,7 @@ use seriatim::wire::{
 
 use crate::in_hand::{IN_HAND, asked, batch, finished, try_asked};
 use crate::scene::{Answer, BOUNDS, Scene, bounds, reject, result};
-use crate::support::{Redis, control};
+use crate::support::{Redis, assert_matches, control};
 
 const BY: By<'_> = By {
     who: "ada",
@@ -492,10 +492,7 @@ async fn at_maxmemory_nothing_is_emitted_but_what_was_is_pushed() {
     let text = emits(0, &[("work:2", "c")]);
     let more = finished(5, "handler:c", Some(("emit:c", &text)));
     let refused = try_asked(&scene, batch(), Some(more)).await;
-    assert!(
-        matches!(&refused, Err(ScriptError::Redis(error)) if error.code() == Some("OOM")),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(ScriptError::Redis(error)) if error.code() == Some("OOM"));
     assert_eq!(fields(&scene).await, 5);
     asked(&scene, Some(finished(5, "handler:c", None))).await;
     assert_eq!(fields(&scene).await, 6);

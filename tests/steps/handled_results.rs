@@ -1,7 +1,6 @@
 //! Results of handlers. A result is stored together with the success of the handler. The step that
 //! finalizes the event writes its results into the log row of the event.
 
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -16,9 +15,10 @@ use seriatim::worker::WorkerConfig;
 use crate::in_hand::{IN_HAND, asked, finished};
 use crate::scene::{Scene, bounds, hold, reject, result};
 use crate::support::console::PATIENCE;
+use crate::support::operator::Reads;
 use crate::support::recorder::{Act, Recorder};
-use crate::support::running::start;
-use crate::support::{Redis, control, until};
+use crate::support::running::{policy, start};
+use crate::support::{Redis, assert_matches, control, until};
 
 const ADA: By<'static> = By {
     who: "ada@host",
@@ -55,8 +55,8 @@ async fn advance(scene: &Scene, count: usize, then: BatchResult, is_on: bool) {
 }
 
 async fn rows(redis: &Redis) -> Vec<LogEntry> {
-    let control = control(&redis.connect().await, redis.keys());
-    control.log(None, 100).await.expect("the log").entries
+    let control = redis.control().await;
+    control.logged(100).await
 }
 
 /// Returns the status, the id and the handlers' results of each log row.
@@ -159,7 +159,7 @@ async fn a_skipped_event_has_its_results() {
 
 fn logging(config: &mut WorkerConfig) {
     config.event_log = Some(EventLog::default());
-    config.retry = "fixed:1h".parse().expect("a policy");
+    config.retry = policy("fixed:1h");
 }
 
 /// The result of a successful handler is kept when another handler fails and when the process dies.
@@ -194,17 +194,14 @@ async fn a_result_outlives_a_retry_and_the_process() {
     console.emit("work:1", "{}").await;
     console.until_held("work:1", "retry: ").await;
     worker.crash().await;
-    let seen = control(&redis.connect().await, redis.keys())
-        .inspect("work:1")
-        .await
-        .expect("an answer");
+    let seen = redis.control().await.inspection_of("work:1").await;
     let kept = seen.kept_results.expect("results");
     let id = seen.next_event.and_then(|event| event.id);
     assert_eq!(
         (kept.id, kept.results.as_deref()),
         (id, Some(r#"{"mail":{"attempt":1,"to":"Brno"}}"#))
     );
-    let shown = seriatim(&redis, &["inspect", "work:1"]);
+    let shown = redis.prints("inspect work:1");
     assert!(
         shown.contains(&format!(
             "results    id {}: mail {{\"attempt\":1,\"to\":\"Brno\"}}\n",
@@ -225,7 +222,9 @@ async fn a_result_outlives_a_retry_and_the_process() {
         Some(r#"{"attempt":1,"to":"Brno"}"#)
     );
     assert_eq!((row.results().len(), row.attempts), (1, Some(1)));
-    let event = control(&redis.connect().await, redis.keys())
+    let event = redis
+        .control()
+        .await
         .ended("work:1")
         .await
         .expect("an answer")
@@ -273,36 +272,24 @@ async fn each_event_of_a_batch_has_its_own_results() {
     ];
     assert_eq!(results.collect::<Vec<_>>(), expected);
 
-    let shown = seriatim(&redis, &["log", "--limit", "1"]);
+    let shown = redis.prints("log --limit 1");
     assert!(
         shown.contains("  result text [1,  0]\n  result twice \"é\" 2\n"),
         "{shown}"
     );
-    let line: Value = serde_json::from_str(&seriatim(&redis, &["log", "--json", "--limit", "1"]))
-        .expect("one line of JSON");
+    let line: Value =
+        serde_json::from_str(&redis.prints("log --json --limit 1")).expect("one line of JSON");
     assert_eq!(line["results"], json!({"text": [1, 0], "twice \"é\"": 2}));
-    let shown = seriatim(&redis, &["inspect", "work:1"]);
+    let shown = redis.prints("inspect work:1");
     assert!(
         shown.contains("           result twice \"é\" 8\n"),
         "{shown}"
     );
-    let object: Value =
-        serde_json::from_str(&seriatim(&redis, &["inspect", "--json", "work:1"])).expect("JSON");
+    let object: Value = redis.json("inspect --json work:1");
     assert_eq!(
         object["ended"]["events"][0]["results"],
         json!({"twice \"é\"": 8})
     );
-}
-
-fn seriatim(redis: &Redis, arguments: &[&str]) -> String {
-    let mut command = Command::new(crate::support::program());
-    let output = command
-        .args(arguments)
-        .args(["--redis", redis.url(), "--namespace", redis.namespace()])
-        .output();
-    let output = output.expect("it runs");
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).expect("UTF-8")
 }
 
 /// A result may have up to 64 KiB of JSON. If a result is refused, the handler's earlier result
@@ -315,20 +302,17 @@ async fn a_result_that_is_too_large_is_refused() {
             let text = "x".repeat(RESULT_BYTES_MAX - 2);
             cx.result(&text)?;
             let refused = cx.result(&format!("{text}x"));
-            assert!(
-                matches!(
-                    refused,
-                    Err(HandlerResultError::TooLarge {
-                        bytes: 65_537,
-                        bytes_max: 65_536
-                    })
-                ),
-                "{refused:?}"
+            assert_matches!(
+                refused,
+                Err(HandlerResultError::TooLarge {
+                    bytes: 65_537,
+                    bytes_max: 65_536
+                })
             );
-            assert!(matches!(
+            assert_matches!(
                 cx.result(Json::new("{")),
                 Err(HandlerResultError::NotJson(_))
-            ));
+            );
             Ok(())
         })
         .build()
@@ -344,7 +328,9 @@ async fn a_result_that_is_too_large_is_refused() {
     assert_eq!(result.len(), RESULT_BYTES_MAX);
     // The results shown with an object's last events are limited. This result is too large to be
     // shown.
-    let event = control(&redis.connect().await, redis.keys())
+    let event = redis
+        .control()
+        .await
         .ended("work:1")
         .await
         .expect("an answer")

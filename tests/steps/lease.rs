@@ -11,7 +11,7 @@ use crate::support::console::PATIENCE;
 use crate::support::proxy::{Lose, Proxy};
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{start, start_at};
-use crate::support::{Redis, until};
+use crate::support::{Redis, assert_matches, until};
 
 #[tokio::test]
 async fn a_name_in_use_is_refused_soon_and_clearly() {
@@ -23,9 +23,9 @@ async fn a_name_in_use_is_refused_soon_and_clearly() {
     let lease = console.until_lease("w").await;
     let second = start(&redis, "w", &sink, |_| {});
     let error = second.ended().await.expect_err("the name is in use");
-    assert!(
-        matches!(&error, WorkerError::InUse { name, pid, .. } if name == "w" && *pid == std::process::id()),
-        "{error}"
+    assert_matches!(
+        error,
+        WorkerError::InUse { name, pid, .. } if name == "w" && *pid == std::process::id()
     );
     let text = error.to_string();
     let expected = format!(
@@ -190,7 +190,7 @@ async fn a_lapsed_process_drops_what_it_has_and_goes_on() {
     );
     assert_eq!(
         sink.overlaps(),
-        Vec::<String>::new(),
+        [""; 0],
         "the first delivery was dropped before"
     );
     assert!(second.starts_with(&sink.sent()[1].token));
@@ -256,10 +256,7 @@ async fn a_process_that_was_taken_over_stops_and_commits_nothing() {
         taken.until_sent(n + 2).await;
     }
     let error = first.ended().await.expect_err("it is fenced");
-    assert!(
-        matches!(&error, WorkerError::Fenced { name, .. } if name == "w"),
-        "{error}"
-    );
+    assert_matches!(error, WorkerError::Fenced { name, .. } if name == "w");
     let expected = format!(
         "fenced: the name \"w\" was taken over by process {} on ",
         std::process::id()
@@ -291,11 +288,8 @@ async fn a_late_result_of_a_fenced_process_changes_nothing() {
     console.until_at_rest().await;
     proxy.open();
     let error = first.ended().await.expect_err("it is fenced");
-    assert!(matches!(error, WorkerError::Fenced { .. }), "{error}");
-    assert_eq!(
-        console.number(&console.keys.last_event_id("work:1")).await,
-        3
-    );
+    assert_matches!(error, WorkerError::Fenced { .. });
+    assert_eq!(console.last_id("work:1").await, 3);
     second.finish().await;
     console.until_at_rest().await;
 }
@@ -394,10 +388,7 @@ async fn a_repeated_detach_is_done() {
     proxy.until_lost(1).await;
     proxy.lose(|_| None);
     let stopped = worker.ended().await.expect("a graceful stop");
-    assert!(
-        matches!(stopped.reason, StopReason::Graceful { .. }),
-        "{stopped:?}"
-    );
+    assert_matches!(stopped.reason, StopReason::Graceful { .. }, "{stopped:?}");
     assert_eq!(
         console.held_id("work:1").await.as_deref(),
         Some("1 0 0 0 stop")

@@ -6,7 +6,7 @@ use seriatim::keys::Keys;
 use seriatim::wire::{self, Promoted, ScriptError};
 
 use crate::scene::{Scene, bounds};
-use crate::support::Redis;
+use crate::support::{Redis, assert_matches};
 
 const MIB: usize = 1 << 20;
 
@@ -165,10 +165,7 @@ async fn without_a_right_nothing_is_pushed() {
     scene.add(&schedule("work:1", "k", 1, "1")).await;
     scene.login("~* +@all -hdel").await;
     let denied = try_promote(&scene, 10, MIB).await;
-    assert!(
-        matches!(&denied, Err(ScriptError::Denied(command)) if command == "HDEL"),
-        "{denied:?}"
-    );
+    assert_matches!(denied, Err(ScriptError::Denied(command)) if command == "HDEL");
     scene.changed("").await;
 }
 

@@ -7,7 +7,7 @@ use seriatim::wire::{self, SENT_MARGIN, ScriptError, Sent, SlotBatch};
 use crate::in_hand::{IN_HAND, batch};
 use crate::scene::Scene;
 use crate::support::console::PATIENCE;
-use crate::support::until;
+use crate::support::{assert_matches, until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -58,7 +58,7 @@ async fn a_request_excludes_others_until_it_is_over() {
     over(&scene, "two").await;
     over(&scene, "on").await;
     let waits = sent(&scene, "two").await;
-    assert!(matches!(waits, Sent::Earlier(_)), "{waits:?}");
+    assert_matches!(waits, Sent::Earlier(_));
     let again = number(&scene, "one").await;
     over(&scene, "one").await;
     let second = number(&scene, "two").await;
@@ -134,7 +134,7 @@ async fn numbers_are_ids_that_no_event_gets() {
     for wrong in ["nan", "9007199254740991"] {
         scene.add(&format!("SET next.event.id {wrong}")).await;
         let refused = try_sent(&scene, batch(), "one", 0).await;
-        assert!(matches!(refused, Err(ScriptError::Counter(text)) if text == wrong));
+        assert_matches!(refused, Err(ScriptError::Counter(text)) if text == wrong);
     }
     let wrong = "DEL next.event.id work:1:event.sent; RPUSH work:1:event.sent x";
     scene.add(wrong).await;

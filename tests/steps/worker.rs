@@ -6,10 +6,10 @@ use std::time::Duration;
 use seriatim::sink::Stop;
 use seriatim::worker::{StopReason, Worker, WorkerError};
 
-use crate::support::Redis;
 use crate::support::console::PATIENCE;
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{config, start};
+use crate::support::{Redis, assert_matches};
 
 #[tokio::test]
 async fn events_come_out_in_order_with_ids_and_prevs() {
@@ -30,7 +30,7 @@ async fn events_come_out_in_order_with_ids_and_prevs() {
     );
 
     assert_eq!(sink.sent().len(), 300, "nothing is sent twice");
-    assert_eq!(sink.overlaps(), Vec::<String>::new());
+    assert_eq!(sink.overlaps(), [""; 0]);
     let mut last: HashMap<String, u64> = HashMap::new();
     for offer in sink.sent() {
         let before = last.insert(offer.object.clone(), offer.id).unwrap_or(0);
@@ -41,10 +41,7 @@ async fn events_come_out_in_order_with_ids_and_prevs() {
     }
     for (object, events) in pushed {
         assert_eq!(sink.applied_of(&object), events);
-        assert_eq!(
-            console.number(&console.keys.last_event_id(&object)).await,
-            last[&object]
-        );
+        assert_eq!(console.last_id(&object).await, last[&object]);
     }
     console.until_at_rest().await;
     assert_eq!(console.number(&console.keys.next_event_id()).await, 300);
@@ -96,7 +93,7 @@ async fn a_graceful_stop_finishes_what_is_in_hand_and_takes_nothing_more() {
     gate.open();
     let stopped = worker.ended().await.expect("a graceful stop");
     assert_eq!(stopped.reason, StopReason::Graceful { held: 0 });
-    assert_eq!(sink.sent_of("work:2"), Vec::<String>::new());
+    assert_eq!(sink.sent_of("work:2"), [""; 0]);
     assert_eq!(console.text(&console.keys.worker_lease("w")).await, None);
 
     // Another process continues with the rest at once, although no marker of the object is left.
@@ -128,13 +125,7 @@ async fn what_the_grace_does_not_suffice_for_is_held_and_not_counted() {
     );
     let held = console.held_id("work:1").await.expect("it is held");
     assert_eq!(held, "1 0 0 0 stop");
-    assert_eq!(
-        console
-            .text(&console.keys.event_worker("work:1"))
-            .await
-            .as_deref(),
-        Some("held")
-    );
+    assert_eq!(console.owner("work:1").await.as_deref(), Some("held"));
 
     let other = Recorder::new();
     let worker = start(&redis, "other", &other, |_| {});
@@ -221,7 +212,7 @@ async fn a_worker_says_what_it_cannot_start_with() {
         .sink(Recorder::new())
         .build()
         .err();
-    assert!(matches!(bad, Some(WorkerError::Config(_))));
+    assert_matches!(bad, Some(WorkerError::Config(_)));
 
     let mut impatient = config(&redis, "w");
     impatient.connect_timeout = std::time::Duration::ZERO;
