@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use seriatim::control::cron::{CronDone, CronDraft};
+use seriatim::control::cron::{CronDetail, CronDone, CronDraft};
 use seriatim::control::{By, Control, ControlError};
 use seriatim::cron::{CronSchedule, Missed};
 use seriatim::event::Json;
@@ -11,26 +11,44 @@ use seriatim::wire::{self, DueJob, Ticks};
 
 use crate::support::clock::Clock;
 use crate::support::console::{Console, PATIENCE};
+use crate::support::operator::Reads;
 use crate::support::process::{Process, sent_to};
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
-use crate::support::{Redis, control, jobs, until};
+use crate::support::{Redis, assert_matches, jobs, until};
 
 const BY: By<'static> = By {
     who: "ada",
     why: "a test",
 };
 
-async fn control_of(redis: &Redis) -> Control {
-    control(&redis.connect().await, redis.keys())
+async fn setup() -> (Redis, Console, Control) {
+    let (redis, console) = Redis::start().with_console().await;
+    let control = console.control();
+    (redis, console, control)
 }
 
-fn every_second() -> CronSchedule {
-    CronSchedule::new("@every 1s", None).expect("a schedule")
+fn schedule(text: &str) -> CronSchedule {
+    CronSchedule::new(text, None).expect("a schedule")
+}
+
+async fn set(control: &Control, job: CronDraft<Json>) -> CronDone {
+    control.set_cron(BY, job).await.expect("set")
+}
+
+/// Returns the only job, or the first one.
+async fn detail(control: &Control) -> CronDetail {
+    let page = control.crons(None, 1).await.expect("a page");
+    page.jobs[0].detail.clone().expect("a job")
 }
 
 fn tick_of(schedule: CronSchedule) -> CronDraft<Json> {
     CronDraft::new("tick", schedule, "work:1", Json::new("\"tick\""))
+}
+
+/// Returns a job with a tick every hour.
+fn hourly(name: &str, object: String) -> CronDraft<Json> {
+    CronDraft::new(name, schedule("@every 1h"), object, Json::new("1"))
 }
 
 /// Returns the time up to which the ticks of a job count as handled.
@@ -43,29 +61,22 @@ async fn handled(console: &Console, name: &str) -> u64 {
 
 #[tokio::test]
 async fn ten_processes_fire_each_tick_once() {
-    let redis = Redis::start();
-    let (console, control, sink) = (
-        redis.console().await,
-        control_of(&redis).await,
-        Recorder::new(),
-    );
+    let (redis, console, control) = setup().await;
+    let sink = Recorder::new();
     let mut workers = Vec::new();
     for n in 0..10 {
         workers.push(start(&redis, &format!("w{n}"), &sink, |_| {}));
     }
     console.until_idle(10).await;
-    let job = tick_of(every_second()).missed(Missed::All);
-    assert_eq!(control.set_cron(BY, job).await.expect("set"), CronDone::New);
+    let job = tick_of(schedule("@every 1s")).missed(Missed::All);
+    assert_eq!(set(&control, job).await, CronDone::New);
     let since = handled(&console, "tick").await;
     sink.until_sent(4).await;
     assert_eq!(
         control.pause_cron(BY, "tick").await.expect("paused"),
         CronDone::Paused
     );
-    let fired = control.crons(None, 10).await.expect("a page").jobs[0]
-        .detail
-        .clone()
-        .expect("a job");
+    let fired = detail(&control).await;
     assert!(
         fired.paused
             && fired.next_ms.is_none()
@@ -89,22 +100,13 @@ async fn ten_processes_fire_each_tick_once() {
 /// A job has a tick every second. Each of two processes is paused in turn for some ticks.
 #[tokio::test]
 async fn a_process_that_is_paused_across_a_tick_fires_nothing_twice() {
-    let redis = Redis::start();
-    let (console, control) = (redis.console().await, control_of(&redis).await);
+    let (redis, console, control) = setup().await;
     let dir = tempfile::tempdir().expect("a directory");
     let files = ["a", "b"].map(|name| dir.path().join(name));
-    let sinks = files
-        .each_ref()
-        .map(|file| format!("file:{}", file.display()));
-    let mut processes = [
-        Process::start(&redis, "a", &sinks[0], &[]),
-        Process::start(&redis, "b", &sinks[1], &[]),
-    ];
+    let mut processes = [("a", &files[0]), ("b", &files[1])]
+        .map(|(name, file)| Process::start(&redis, name, &format!("file:{}", file.display()), &[]));
     console.until_idle(2).await;
-    control
-        .set_cron(BY, tick_of(every_second()).missed(Missed::All))
-        .await
-        .expect("set");
+    set(&control, tick_of(schedule("@every 1s")).missed(Missed::All)).await;
     let since = handled(&console, "tick").await;
     for process in &processes {
         let before = handled(&console, "tick").await;
@@ -136,28 +138,23 @@ async fn a_process_that_is_paused_across_a_tick_fires_nothing_twice() {
 /// this tick is refused.
 #[tokio::test]
 async fn a_tick_that_another_process_has_fired_is_refused() {
-    let redis = Redis::start();
-    let (console, control) = (redis.console().await, control_of(&redis).await);
+    let (redis, console, control) = setup().await;
     let (mut conn, keys) = (redis.connect().await, redis.keys());
-    control
-        .set_cron(
-            BY,
-            tick_of(CronSchedule::new("@yearly", None).expect("a schedule")),
-        )
-        .await
-        .expect("set");
+    set(&control, tick_of(schedule("@yearly"))).await;
     console.add("ZADD events.cron.next 1 tick").await;
-    let due = wire::cron(&mut conn, keys, &[]).await.expect("a reply").due;
-    assert_eq!(due.len(), 1);
-    let ticks = |job: &DueJob| Ticks {
-        job: job.clone(),
-        handled_ms: job.handled_ms + 5,
-        next_ms: None,
-        events: Some(1),
+    let mut fire = async |jobs: &[&DueJob]| {
+        let ticks = jobs.iter().map(|job| Ticks {
+            job: (*job).clone(),
+            handled_ms: job.handled_ms + 5,
+            next_ms: None,
+            events: Some(1),
+        });
+        let ticks: Vec<_> = ticks.collect();
+        wire::cron(&mut conn, keys, &ticks).await.expect("a reply")
     };
-    let fired = wire::cron(&mut conn, keys, &[ticks(&due[0]), ticks(&due[0])])
-        .await
-        .expect("a reply");
+    let due = fire(&[]).await.due;
+    assert_eq!(due.len(), 1);
+    let fired = fire(&[&due[0], &due[0]]).await;
     assert_eq!(
         (fired.jobs, fired.events, fired.due.len(), fired.next_due),
         (1, 1, 0, None)
@@ -174,28 +171,15 @@ async fn a_tick_that_another_process_has_fired_is_refused() {
         },
         due[0].clone(),
     ] {
-        assert_eq!(
-            wire::cron(&mut conn, keys, &[ticks(&changed)])
-                .await
-                .expect("a reply")
-                .events,
-            0
-        );
+        assert_eq!(fire(&[&changed]).await.events, 0);
     }
-    assert_eq!(console.list(&keys.events("work:1")).await, ["\"tick\""]);
+    assert_eq!(console.queue("work:1").await, ["\"tick\""]);
     control.pause_cron(BY, "tick").await.expect("paused");
     let now = DueJob {
         handled_ms: handled(&console, "tick").await,
         ..due[0].clone()
     };
-    assert_eq!(
-        wire::cron(&mut conn, keys, &[ticks(&now)])
-            .await
-            .expect("a reply")
-            .events,
-        0,
-        "paused"
-    );
+    assert_eq!(fire(&[&now]).await.events, 0, "paused");
     console.check().await;
 }
 
@@ -205,26 +189,13 @@ async fn a_tick_that_another_process_has_fired_is_refused() {
 async fn jobs_that_cannot_be_read_are_named() {
     let redis = Redis::start();
     let (console, mut conn, keys) = (redis.console().await, redis.connect().await, redis.keys());
-    for name in ["a", "b"] {
-        let _: u64 = console
-            .run(&["HSET", &keys.events_cron(), name, "nonsense"])
-            .await;
-    }
+    console.add("HSET events.cron a nonsense b nonsense").await;
     console.add("ZADD events.cron.next 1 a 2 b 3 gone").await;
     let fired = wire::cron(&mut conn, keys, &[]).await.expect("a reply");
-    let wrong: Vec<_> = fired
-        .wrong
-        .iter()
-        .map(|(name, why)| (String::from_utf8_lossy(name), why.as_str()))
-        .collect();
-    assert_eq!(
-        wrong,
-        [
-            ("a".into(), "value"),
-            ("b".into(), "value"),
-            ("gone".into(), "absent")
-        ]
-    );
+    let wrong = fired.wrong.iter();
+    let wrong = wrong.map(|(name, why)| format!("{} {why}", String::from_utf8_lossy(name)));
+    let wrong: Vec<_> = wrong.collect();
+    assert_eq!(wrong, ["a value", "b value", "gone absent"]);
     assert_eq!((fired.events, fired.due.len()), (0, 0));
     let next: Vec<(String, f64)> = console
         .run(&["ZRANGE", &keys.events_cron_next(), "0", "-1", "WITHSCORES"])
@@ -267,15 +238,9 @@ async fn set_clock(clock: &Clock, console: &Console, to_ms: u64) {
 async fn a_job_fires_once_across_both_changes_of_daylight_saving_time() {
     let clock = Clock::new();
     let redis = Redis::with(&[], clock.environment());
-    let (console, control) = (redis.console().await, control_of(&redis).await);
+    let (console, control) = (redis.console().await, redis.control().await);
     let daily = CronSchedule::new("30 2 * * *", Some("Europe/Berlin")).expect("a schedule");
-    let next = async || {
-        control.crons(None, 1).await.expect("a page").jobs[0]
-            .detail
-            .clone()
-            .expect("a job")
-            .next_ms
-    };
+    let next = async || detail(&control).await.next_ms;
     let sink = Recorder::new();
     // In spring 02:30 does not exist: the tick is at the end of the gap, 03:00. In autumn 02:30
     // comes twice, at 00:30 and at 01:30 UTC.
@@ -293,10 +258,7 @@ async fn a_job_fires_once_across_both_changes_of_daylight_saving_time() {
     );
     for (n, (before, tick, next_tick, later)) in [spring, autumn].into_iter().enumerate() {
         set_clock(&clock, &console, before).await;
-        control
-            .set_cron(BY, tick_of(daily.clone()))
-            .await
-            .expect("set");
+        set(&control, tick_of(daily.clone())).await;
         assert_eq!(next().await, Some(tick));
         set_clock(&clock, &console, tick).await;
         let worker = start(&redis, &format!("w{n}"), &sink, |_| {});
@@ -317,28 +279,22 @@ async fn a_job_fires_once_across_both_changes_of_daylight_saving_time() {
 
 /// Makes a job of `@every 1h` look as if it had been set this long ago.
 async fn set_back(console: &Console, name: &str, ms: u64) {
-    let (keys, since) = (&console.keys, handled(console, name).await - ms);
-    let _: () = console
-        .run(&[
-            "HSET",
-            &keys.events_cron_last(),
-            name,
-            &format!("{since} 0"),
-        ])
+    let (jobs, since) = (
+        console.keys.events_cron(),
+        handled(console, name).await - ms,
+    );
+    let (last, next) = (format!("{since} 0"), (since + 3_600_000).to_string());
+    console
+        .add_one(&["HSET", "events.cron.last", name, &last])
         .await;
-    let _: () = console
-        .run(&[
-            "ZADD",
-            &keys.events_cron_next(),
-            &(since + 3_600_000).to_string(),
-            name,
-        ])
+    console
+        .add_one(&["ZADD", "events.cron.next", &next, name])
         .await;
-    let value: String = console.run(&["HGET", &keys.events_cron(), name]).await;
+    let value: String = console.run(&["HGET", &jobs, name]).await;
     let mut job = CronValue::read(value.as_bytes()).expect("a job");
     job.since_ms = since;
-    let _: () = console
-        .run(&["HSET", &keys.events_cron(), name, &jobs::text(&job)])
+    console
+        .add_one(&["HSET", "events.cron", name, &jobs::text(&job)])
         .await;
 }
 
@@ -346,21 +302,14 @@ async fn set_back(console: &Console, name: &str, ms: u64) {
 /// or all fire.
 #[tokio::test]
 async fn after_an_outage_ticks_are_skipped_or_fire_once_or_all() {
-    let redis = Redis::start();
-    let (console, control, sink) = (
-        redis.console().await,
-        control_of(&redis).await,
-        Recorder::new(),
-    );
-    let hourly = || CronSchedule::new("@every 1h", None).expect("a schedule");
+    let (redis, console, control) = setup().await;
+    let sink = Recorder::new();
     for (name, missed) in [
         ("skip", Missed::Skip),
         ("once", Missed::Once),
         ("all", Missed::All),
     ] {
-        let job =
-            CronDraft::new(name, hourly(), format!("{name}:1"), Json::new("1")).missed(missed);
-        control.set_cron(BY, job).await.expect("set");
+        set(&control, hourly(name, format!("{name}:1")).missed(missed)).await;
         set_back(&console, name, 5 * 3_600_000 + 90_000).await;
     }
     let worker = start(&redis, "w", &sink, |_| {});
@@ -376,76 +325,37 @@ async fn after_an_outage_ticks_are_skipped_or_fire_once_or_all() {
 
 #[tokio::test]
 async fn a_change_takes_effect_within_a_second() {
-    let redis = Redis::start();
-    let (console, control, sink) = (
-        redis.console().await,
-        control_of(&redis).await,
-        Recorder::new(),
-    );
+    let (redis, console, control) = setup().await;
+    let sink = Recorder::new();
     let workers = ["a", "b"].map(|name| start(&redis, name, &sink, |_| {}));
     console.until_idle(2).await;
-    let yearly = CronSchedule::new("@yearly", None).expect("a schedule");
-    assert_eq!(
-        control
-            .set_cron(BY, tick_of(yearly.clone()))
-            .await
-            .expect("set"),
-        CronDone::New
-    );
-    assert_eq!(
-        control
-            .set_cron(BY, tick_of(yearly.clone()))
-            .await
-            .expect("set"),
-        CronDone::Same
-    );
-    let soon = CronSchedule::new("@every 3s", None).expect("a schedule");
-    assert_eq!(
-        control.set_cron(BY, tick_of(soon)).await.expect("set"),
-        CronDone::Replaced
-    );
+    let yearly = schedule("@yearly");
+    assert_eq!(set(&control, tick_of(yearly.clone())).await, CronDone::New);
+    assert_eq!(set(&control, tick_of(yearly.clone())).await, CronDone::Same);
+    let soon = schedule("@every 3s");
+    assert_eq!(set(&control, tick_of(soon)).await, CronDone::Replaced);
     let since = handled(&console, "tick").await;
     sink.until_sent(1).await;
-    let fired = control.crons(None, 10).await.expect("a page").jobs[0]
-        .detail
-        .clone()
-        .expect("a job")
-        .last_ms;
+    let fired = detail(&control).await.last_ms;
     assert!(
         fired.is_some_and(|fired| (since + 3000..since + 4000).contains(&fired)),
         "{fired:?} {since}"
     );
-    assert_eq!(
-        control.pause_cron(BY, "tick").await.expect("paused"),
-        CronDone::Paused
-    );
-    assert_eq!(
-        control.set_cron(BY, tick_of(yearly)).await.expect("set"),
-        CronDone::Replaced
-    );
-    let paused = control.crons(None, 10).await.expect("a page").jobs[0]
-        .detail
-        .clone()
-        .expect("a job");
+    let paused = control.pause_cron(BY, "tick").await;
+    assert_eq!(paused.expect("paused"), CronDone::Paused);
+    assert_eq!(set(&control, tick_of(yearly)).await, CronDone::Replaced);
+    let paused = detail(&control).await;
     assert!(paused.paused && paused.schedule == "@yearly", "{paused:?}");
     let before = sink.sent().len();
-    assert_eq!(
-        control.run_cron(BY, "tick").await.expect("run"),
-        CronDone::Ran
-    );
+    let ran = control.run_cron(BY, "tick").await;
+    assert_eq!(ran.expect("run"), CronDone::Ran);
     sink.until_sent(before + 1).await;
-    assert_eq!(
-        control.resume_cron(BY, "tick").await.expect("resumed"),
-        CronDone::Resumed
-    );
-    assert_eq!(
-        control.resume_cron(BY, "tick").await.expect("no error"),
-        CronDone::Changed
-    );
-    assert_eq!(
-        control.remove_cron(BY, "tick").await.expect("removed"),
-        CronDone::Removed
-    );
+    for expected in [CronDone::Resumed, CronDone::Changed] {
+        let resumed = control.resume_cron(BY, "tick").await;
+        assert_eq!(resumed.expect("no error"), expected);
+    }
+    let removed = control.remove_cron(BY, "tick").await;
+    assert_eq!(removed.expect("removed"), CronDone::Removed);
     for missing in [
         control.remove_cron(BY, "tick").await,
         control.pause_cron(BY, "tick").await,
@@ -457,24 +367,10 @@ async fn a_change_takes_effect_within_a_second() {
     for worker in workers {
         worker.finish().await;
     }
-    let actions = control.actions(None, 30).await.expect("a page").actions;
-    let actions: Vec<_> = actions
-        .iter()
-        .rev()
-        .map(|action| action.action.as_str())
-        .collect();
-    assert_eq!(
-        actions,
-        [
-            "cron-set",
-            "cron-set",
-            "cron-pause",
-            "cron-set",
-            "cron-run",
-            "cron-resume",
-            "cron-remove"
-        ]
-    );
+    let actions = control.recorded(30).await.into_iter().rev();
+    let actions: Vec<_> = actions.map(|action| action.action).collect();
+    let expected = "cron-set cron-set cron-pause cron-set cron-run cron-resume cron-remove";
+    assert_eq!(actions.join(" "), expected);
     assert!(
         console.left().await.iter().all(|key| !key.contains("cron")),
         "{:?}",
@@ -484,106 +380,57 @@ async fn a_change_takes_effect_within_a_second() {
 
 #[tokio::test]
 async fn a_job_whose_queue_has_a_wrong_type_is_not_run() {
-    let redis = Redis::start();
-    let (console, control) = (redis.console().await, control_of(&redis).await);
-    let yearly = CronSchedule::new("@yearly", None).expect("a schedule");
-    let queue = redis.keys().events("work:1");
-    control
-        .set_cron(BY, CronDraft::new("tick", yearly, "work:1", Json::new("1")))
-        .await
-        .expect("set");
-    let _: () = console.run(&["SET", &queue, "x"]).await;
+    let (_redis, console, control) = setup().await;
+    let job = CronDraft::new("tick", schedule("@yearly"), "work:1", Json::new("1"));
+    set(&control, job).await;
+    console.add("SET work:1:events x").await;
     let refused = control.run_cron(BY, "tick").await;
-    assert!(
-        matches!(&refused, Err(ControlError::WrongType { found, .. }) if found == "string"),
-        "{refused:?}"
-    );
-    let actions = control.actions(None, 10).await.expect("a page").actions;
-    assert_eq!(
-        actions
-            .iter()
-            .map(|action| action.action.as_str())
-            .collect::<Vec<_>>(),
-        ["cron-set"]
-    );
-    let _: () = console.run(&["DEL", &queue]).await;
-    assert_eq!(
-        control.run_cron(BY, "tick").await.expect("run"),
-        CronDone::Ran
-    );
+    assert_matches!(refused, Err(ControlError::WrongType { found, .. }) if found == "string");
+    let actions = control.recorded(10).await;
+    let actions: Vec<_> = actions.iter().map(|action| &action.action[..]).collect();
+    assert_eq!(actions, ["cron-set"]);
+    console.add("DEL work:1:events").await;
+    let ran = control.run_cron(BY, "tick").await;
+    assert_eq!(ran.expect("run"), CronDone::Ran);
 }
 
 #[tokio::test]
 async fn bad_jobs_are_refused_and_nothing_is_written() {
-    let redis = Redis::start();
-    let control = control_of(&redis).await;
-    let never = CronSchedule::new("0 0 30 2 *", None).expect("fields");
-    assert!(matches!(
-        control.set_cron(BY, tick_of(never)).await,
-        Err(ControlError::Cron(_))
-    ));
-    let with = |name: &str, object: &str, event: &str| {
-        CronDraft::new(name, every_second(), object, Json::new(event.to_owned()))
-    };
-    assert!(matches!(
-        control.set_cron(BY, with("", "work:1", "1")).await,
-        Err(ControlError::CronName(_))
-    ));
-    assert!(matches!(
-        control.set_cron(BY, with("a", "", "1")).await,
-        Err(ControlError::Name(_))
-    ));
-    assert!(matches!(
-        control.set_cron(BY, with("a", "work:1", "{")).await,
-        Err(ControlError::Event(_))
-    ));
-    let console = redis.console().await;
-    let _: () = console
-        .run(&["SET", &redis.keys().events("work:1"), "x"])
-        .await;
-    assert!(matches!(
-        control.set_cron(BY, with("a", "work:1", "1").now()).await,
-        Err(ControlError::WrongType { .. })
-    ));
-    assert!(
-        control
-            .crons(None, 10)
-            .await
-            .expect("a page")
-            .jobs
-            .is_empty()
-    );
+    let (_redis, console, control) = setup().await;
+    let refused = async |job| control.set_cron(BY, job).await.expect_err("a bad job");
+    let never = schedule("0 0 30 2 *");
+    assert_matches!(refused(tick_of(never)).await, ControlError::Cron(_));
+    let job =
+        |name, object, event| CronDraft::new(name, schedule("@every 1s"), object, Json::new(event));
+    let unnamed = refused(job("", "work:1", "1")).await;
+    assert_matches!(unnamed, ControlError::CronName(_));
+    assert_matches!(refused(job("a", "", "1")).await, ControlError::Name(_));
+    let no_json = refused(job("a", "work:1", "{")).await;
+    assert_matches!(no_json, ControlError::Event(_));
+    console.add("SET work:1:events x").await;
+    let now = refused(job("a", "work:1", "1").now()).await;
+    assert_matches!(now, ControlError::WrongType { .. });
+    let page = control.crons(None, 10).await.expect("a page");
+    assert!(page.jobs.is_empty());
 }
 
 /// Jobs that cannot fire: one whose queue has a wrong type, one of a newer version, invalid ones,
 /// an entry without a job, and a paused job with a tick. A good job still fires.
 #[tokio::test]
 async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
-    let redis = Redis::start();
-    let (console, control, sink) = (
-        redis.console().await,
-        control_of(&redis).await,
-        Recorder::new(),
-    );
+    let (redis, console, control) = setup().await;
+    let sink = Recorder::new();
     let keys = redis.keys();
-    let hourly = CronSchedule::new("@every 1h", None).expect("a schedule");
     for name in ["wrong", "newer", "good", "paused"] {
-        let job = CronDraft::new(name, hourly.clone(), format!("{name}:1"), Json::new("1"));
-        control.set_cron(BY, job).await.expect("set");
+        set(&control, hourly(name, format!("{name}:1"))).await;
         set_back(&console, name, 9_000_000).await;
     }
     control.pause_cron(BY, "paused").await.expect("paused");
     console.add("SET wrong:1:events x").await;
     console.add("HSET events.cron newer '{\"id\":\"id\",\"paused\":false,\"since_ms\":5,\"object\":\"newer:1\"}\n1'").await;
-    let _: () = console
-        .run(&[
-            "HSET",
-            &keys.events_cron(),
-            "odd",
-            "odd",
-            "old",
-            &jobs::value("id 0", "old:1", "1").replace(":5,", ":99999999999999999999,"),
-        ])
+    let old = jobs::value("id 0", "old:1", "1").replace(":5,", ":99999999999999999999,");
+    console
+        .add_one(&["HSET", "events.cron", "odd", "odd", "old", &old])
         .await;
     console
         .add("ZADD events.cron.next 1 gone 2 odd 3 paused 4 old")
@@ -596,46 +443,29 @@ async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
             .run(&["ZRANGE", &keys.events_cron_next(), "0", "-1", "WITHSCORES"])
             .await
     };
+    let is_late = |(_, due): &(_, f64)| *due > since as f64 + 9_000_000.0;
     until("no job is due", PATIENCE, async || {
-        due()
-            .await
-            .iter()
-            .all(|(_, due)| *due > since as f64 + 9_000_000.0)
-            .then_some(())
+        due().await.iter().all(is_late).then_some(())
     })
     .await;
-    let names: Vec<_> = due()
-        .await
-        .into_iter()
-        .map(|(name, _)| name)
-        .filter(|name| name != "good")
-        .collect();
+    let mut names: Vec<_> = due().await.into_iter().map(|(name, _)| name).collect();
+    names.retain(|name| name != "good");
     assert_eq!(names.len(), 4, "neither `gone` nor `paused`: {names:?}");
-    assert_eq!(
-        (
-            sink.sent_of("good:1").len(),
-            handled(&console, "wrong").await
-        ),
-        (1, since)
-    );
-    let _: () = console.run(&["DEL", &keys.events("wrong:1")]).await;
-    console.add("ZADD events.cron.next 1 wrong").await;
+    assert_eq!(sink.sent_of("good:1").len(), 1);
+    assert_eq!(handled(&console, "wrong").await, since);
+    console
+        .add("DEL wrong:1:events; ZADD events.cron.next 1 wrong")
+        .await;
     until("the job fires", PATIENCE, async || {
         (!sink.sent_of("wrong:1").is_empty()).then_some(())
     })
     .await;
     worker.finish().await;
-    assert_eq!(
-        sink.sent_of("wrong:1").len(),
-        1,
-        "the ticks since then fire once"
-    );
+    let sent = sink.sent_of("wrong:1").len();
+    assert_eq!(sent, 1, "the ticks since then fire once");
     let listed = control.crons(None, 10).await.expect("a page").jobs;
-    assert_eq!(
-        listed.iter().filter(|job| job.detail.is_none()).count(),
-        3,
-        "{listed:?}"
-    );
+    let unreadable = listed.iter().filter(|job| job.detail.is_none());
+    assert_eq!(unreadable.count(), 3, "{listed:?}");
 }
 
 /// Story: a search that failed counted as "never", so the job was dead without a word. Now it keeps its
@@ -643,16 +473,12 @@ async fn a_job_that_cannot_fire_keeps_its_ticks_and_stops_no_other() {
 /// known to this process.
 #[tokio::test]
 async fn a_job_whose_ticks_cannot_be_computed_is_tried_again_and_shown() {
-    let redis = Redis::start();
-    let (console, control, sink) = (
-        redis.console().await,
-        control_of(&redis).await,
-        Recorder::new(),
-    );
+    let (redis, console, control) = setup().await;
+    let sink = Recorder::new();
     let keys = redis.keys();
     let job = jobs::value("id 0", "o:1", "1").replace("UTC", "Mars/Base");
-    let _: u64 = console
-        .run(&["HSET", &keys.events_cron(), "lost", &job])
+    console
+        .add_one(&["HSET", "events.cron", "lost", &job])
         .await;
     console.add("HSET events.cron.last lost '1000 1000'").await;
     console.add("ZADD events.cron.next 2000 lost").await;
@@ -667,15 +493,9 @@ async fn a_job_whose_ticks_cannot_be_computed_is_tried_again_and_shown() {
     .await;
     let late_ms = next - (began.0 * 1000) as f64;
     assert!((59_000.0..120_000.0).contains(&late_ms), "{late_ms} ms");
-    assert_eq!(
-        handled(&console, "lost").await,
-        1000,
-        "its ticks are not handled"
-    );
-    let detail = control.crons(None, 10).await.expect("a page").jobs[0]
-        .detail
-        .clone()
-        .expect("a job");
+    let handled = handled(&console, "lost").await;
+    assert_eq!(handled, 1000, "its ticks are not handled");
+    let detail = detail(&control).await;
     let problem = detail.problem.expect("a problem");
     assert!(
         problem.contains("Mars/Base") && problem.ends_with("; workers try again each minute"),
@@ -690,32 +510,17 @@ async fn a_job_whose_ticks_cannot_be_computed_is_tried_again_and_shown() {
 /// no effect. In the end ticks were more than 60 s late. Schedules waited meanwhile.
 #[tokio::test]
 async fn many_processes_fire_many_jobs_soon_and_schedules_do_not_wait() {
-    let redis = Redis::start();
-    let (console, control, sink) = (
-        redis.console().await,
-        control_of(&redis).await,
-        Recorder::new(),
-    );
-    let hourly = CronSchedule::new("@every 1h", None).expect("a schedule");
+    let (redis, console, control) = setup().await;
+    let sink = Recorder::new();
     for n in 0..500 {
         let name = format!("job {n}");
-        control
-            .set_cron(
-                BY,
-                CronDraft::new(&name, hourly.clone(), format!("work:{n}"), Json::new("1"))
-                    .missed(Missed::Skip),
-            )
-            .await
-            .expect("set");
+        let job = hourly(&name, format!("work:{n}")).missed(Missed::Skip);
+        set(&control, job).await;
         set_back(&console, &name, 3_600_000).await;
     }
-    let workers: Vec<_> = (0..30)
-        .map(|n| {
-            start(&redis, &format!("w{n}"), &sink, |config| {
-                config.concurrency = 4
-            })
-        })
-        .collect();
+    // Each process has four slots.
+    let worker = |n| start(&redis, &format!("w{n}"), &sink, |_| {});
+    let workers: Vec<_> = (0..30).map(worker).collect();
     sink.until_sent(500).await;
     let fired = handled(&console, "job 0").await;
     let mut last = 0;
@@ -733,18 +538,12 @@ async fn many_processes_fire_many_jobs_soon_and_schedules_do_not_wait() {
 /// A thousand jobs are due at the same moment. They fire in bounded steps.
 #[tokio::test]
 async fn a_thousand_jobs_of_one_moment_all_fire_once() {
-    let redis = Redis::start();
-    let (console, control, sink) = (
-        redis.console().await,
-        control_of(&redis).await,
-        Recorder::new(),
-    );
-    let hourly = CronSchedule::new("@every 1h", None).expect("a schedule");
+    let (redis, console, control) = setup().await;
+    let sink = Recorder::new();
     for n in 0..1000 {
         let name = format!("job {n}");
-        let job = CronDraft::new(&name, hourly.clone(), format!("work:{n}"), Json::new("1"))
-            .missed(Missed::All);
-        control.set_cron(BY, job).await.expect("set");
+        let job = hourly(&name, format!("work:{n}")).missed(Missed::All);
+        set(&control, job).await;
         set_back(&console, &name, 9_000_000).await;
     }
     let workers =
@@ -762,19 +561,14 @@ async fn a_thousand_jobs_of_one_moment_all_fire_once() {
 /// tick came too late.
 #[tokio::test]
 async fn a_resumed_job_keeps_the_ticks_of_its_interval() {
-    let redis = Redis::start();
-    let (console, control) = (redis.console().await, control_of(&redis).await);
-    let hourly = CronSchedule::new("@every 1h", None).expect("a schedule");
-    control.set_cron(BY, tick_of(hourly)).await.expect("set");
+    let (_redis, console, control) = setup().await;
+    let hourly = schedule("@every 1h");
+    set(&control, tick_of(hourly)).await;
     set_back(&console, "tick", 600_000).await;
     let since = handled(&console, "tick").await;
     control.pause_cron(BY, "tick").await.expect("paused");
     control.resume_cron(BY, "tick").await.expect("resumed");
-    let next = control.crons(None, 1).await.expect("a page").jobs[0]
-        .detail
-        .clone()
-        .expect("a job")
-        .next_ms;
+    let next = detail(&control).await.next_ms;
     assert_eq!(next, Some(since + 3_600_000));
 }
 
@@ -782,29 +576,16 @@ async fn a_resumed_job_keeps_the_ticks_of_its_interval() {
 /// new event.
 #[tokio::test]
 async fn another_event_keeps_the_ticks_that_are_due() {
-    let redis = Redis::start();
-    let (console, control, sink) = (
-        redis.console().await,
-        control_of(&redis).await,
-        Recorder::new(),
-    );
-    let hourly = CronSchedule::new("@every 1h", None).expect("a schedule");
-    control
-        .set_cron(BY, tick_of(hourly.clone()))
-        .await
-        .expect("set");
+    let (redis, console, control) = setup().await;
+    let sink = Recorder::new();
+    let hourly = schedule("@every 1h");
+    set(&control, tick_of(hourly.clone())).await;
     set_back(&console, "tick", 9_000_000).await;
     let other = CronDraft::new("tick", hourly.clone(), "work:1", Json::new("2"));
-    assert_eq!(
-        control.set_cron(BY, other).await.expect("set"),
-        CronDone::Replaced
-    );
+    assert_eq!(set(&control, other).await, CronDone::Replaced);
     let now = CronDraft::new("tick", hourly, "work:1", Json::new("2")).now();
-    assert_eq!(
-        control.set_cron(BY, now).await.expect("set"),
-        CronDone::Same,
-        "and nothing is queued"
-    );
+    let done = set(&control, now).await;
+    assert_eq!(done, CronDone::Same, "and nothing is queued");
     let worker = start(&redis, "w", &sink, |_| {});
     sink.until_sent(1).await;
     console.until_idle(1).await;
