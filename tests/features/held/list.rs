@@ -4,15 +4,14 @@
 use seriatim::control::held::{HeldObject, WaitsFor};
 use seriatim::control::rules::Kind;
 
-use super::clean;
 use crate::state::State;
-use crate::support::{Redis, control};
+use crate::support::Redis;
 
 async fn listed(state: &mut State, until_released: bool, per_page: usize) -> Vec<HeldObject> {
-    let keys = state.keys.clone();
+    let control = state.control();
     let (mut all, mut after): (Vec<HeldObject>, _) = (Vec::new(), None);
     loop {
-        let page = control(&state.conn, &keys)
+        let page = control
             .held(until_released, after.as_ref(), per_page)
             .await
             .expect("a page");
@@ -32,7 +31,7 @@ async fn listed(state: &mut State, until_released: bool, per_page: usize) -> Vec
 /// The list shows the reason, due time, numbers and last error of each held object.
 #[tokio::test]
 async fn the_list_says_why_an_object_waits() {
-    let (_redis, mut state) = clean().await;
+    let (_redis, mut state) = Redis::start().with_clean_state().await;
     state
         .hold(
             "work:10",
@@ -95,22 +94,17 @@ async fn the_list_says_why_an_object_waits() {
 /// still has all other objects.
 #[tokio::test]
 async fn a_page_goes_on_behind_an_object_that_is_gone() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let keys = state.keys.clone();
+    let (_redis, mut state) = Redis::start().with_state().await;
+    let control = state.control();
     for n in 0..6 {
         let due = ["3", "7", "7", "inf", "inf", "inf"][n];
         state
             .hold(&format!("o{n}"), due, &["1"], "1 0 1 0 retry: x")
             .await;
     }
-    let first = control(&state.conn, &keys)
-        .held(false, None, 2)
-        .await
-        .expect("a page")
-        .next;
+    let first = control.held(false, None, 2).await.expect("a page").next;
     state.add("ZADD objects.held inf o1").await;
-    let rest = control(&state.conn, &keys)
+    let rest = control
         .held(false, first.as_ref(), 10)
         .await
         .expect("a page")
@@ -122,7 +116,7 @@ async fn a_page_goes_on_behind_an_object_that_is_gone() {
 /// If an object's held batch, or its numbers, have a wrong type, the list still shows the object.
 #[tokio::test]
 async fn the_list_goes_on_beside_wrong_types() {
-    let (_redis, mut state) = clean().await;
+    let (_redis, mut state) = Redis::start().with_clean_state().await;
     let keys = state.keys.clone();
     for key in [
         keys.events_held("work:5"),
@@ -150,10 +144,10 @@ async fn the_list_goes_on_beside_wrong_types() {
 
 /// Returns the paused objects, read in pages of this size.
 async fn listed_paused(state: &mut State, per_page: usize) -> Vec<HeldObject> {
-    let keys = state.keys.clone();
+    let control = state.control();
     let (mut all, mut after): (Vec<HeldObject>, _) = (Vec::new(), None);
     loop {
-        let page = control(&state.conn, &keys)
+        let page = control
             .paused(after.as_ref(), per_page)
             .await
             .expect("a page");
@@ -170,8 +164,8 @@ async fn listed_paused(state: &mut State, per_page: usize) -> Vec<HeldObject> {
 /// event of its batch.
 #[tokio::test]
 async fn the_list_says_under_which_rules_an_object_is_paused() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (_redis, mut state) = Redis::start().with_state().await;
+    let control = state.control();
     let keys = state.keys.clone();
     for object in ["a:1", "a:2", "b", "a:1:x", "{", "\u{e9}"] {
         state
@@ -242,13 +236,9 @@ async fn the_list_says_under_which_rules_an_object_is_paused() {
     // The paused objects wait for a rule, so the list of held objects does not have them.
     assert_eq!(listed(&mut state, false, 100).await, []);
     // The last object of the first page is gone. The second page still begins behind its place.
-    let second = control(&state.conn, &keys)
-        .paused(None, 2)
-        .await
-        .expect("a page")
-        .next;
+    let second = control.paused(None, 2).await.expect("a page").next;
     state.add("ZREM objects.paused a:1:x").await;
-    let rest = control(&state.conn, &keys)
+    let rest = control
         .paused(second.as_ref(), 2)
         .await
         .expect("a page")

@@ -4,90 +4,48 @@ mod list;
 mod many;
 mod skip;
 
-use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
-use seriatim::control::actions::Action;
+use seriatim::control::By;
 use seriatim::control::held::{Released, Skipped};
-use seriatim::control::{By, ControlError};
 use seriatim::sink::Stop;
 
-use crate::state::State;
 use crate::support::console::PATIENCE;
+use crate::support::operator::{Reads, assert_wrong_type};
 use crate::support::recorder::{Act, Recorder};
-use crate::support::running::start;
-use crate::support::until;
-use crate::support::{Redis, control};
+use crate::support::running::{retrying, start};
+use crate::support::{Redis, until};
 
 const ADA: By<'static> = By {
     who: "ada@host",
     why: "known",
 };
 
-async fn clean() -> (Redis, State) {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    state.clean().await;
-    (redis, state)
-}
-
-fn seriatim(redis: &Redis, arguments: &[&str]) -> Output {
-    let mut program = Command::new(crate::support::program());
-    program
-        .args(["--redis", redis.url(), "--namespace", redis.namespace()])
-        .args(arguments);
-    program
-        .env_remove("SERIATIM_REDIS")
-        .env_remove("SERIATIM_NAMESPACE")
-        .output()
-        .expect("the program runs")
-}
-
-fn done(output: &Output) -> String {
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    String::from_utf8(output.stdout.clone()).expect("UTF-8")
-}
-
-async fn newest_action(state: &mut State) -> Action {
-    let keys = state.keys.clone();
-    control(&state.conn, &keys)
-        .actions(None, 1)
-        .await
-        .expect("the actions")
-        .actions
-        .remove(0)
-}
-
 /// A released object is due at once, whatever the reason of its hold, and keeps its numbers. The
 /// release wakes an idle worker.
 #[tokio::test]
 async fn a_released_object_is_tried_at_once_and_stays_counted() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let (redis, state) = Redis::start().with_state().await;
+    let control = state.control();
+    let console = redis.console().await;
     let down = Arc::new(AtomicBool::new(true));
     let is_down = Arc::clone(&down);
     let sink = Recorder::with(move |_| match is_down.load(Ordering::SeqCst) {
         true => Act::Stop(Stop::transient("down")),
         false => Act::Send,
     });
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &sink, retrying("fixed:1h"));
     console.emit("work:1", "1").await;
     console.until_held("work:1", "retry: down").await;
     down.store(false, Ordering::SeqCst);
-    let released = control(&state.conn, &keys)
-        .release(ADA, "work:1")
-        .await
-        .expect("an answer");
+    let released = control.release(ADA, "work:1").await.expect("an answer");
     assert_eq!(released, Released::Released("retry: down".to_owned()));
     sink.until_sent(1).await;
     assert_eq!((sink.sent()[0].attempts, sink.sent()[0].id), (1, 1));
     worker.finish().await;
-    let kept = newest_action(&mut state).await;
+    let kept = control.recorded(1).await.remove(0);
     assert_eq!(
         (kept.action.as_str(), kept.who.as_str(), kept.why.as_str()),
         ("release", "ada@host", "known")
@@ -102,32 +60,14 @@ async fn a_released_object_is_tried_at_once_and_stays_counted() {
 /// A release pushes an empty marker, which wakes a worker that waits for markers.
 #[tokio::test]
 async fn a_release_wakes_a_worker() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let (console, keys) = (redis.console().await, redis.keys().clone());
-    state
-        .hold(
-            "work:1",
-            "inf",
-            &["1"],
-            "1 0 1 0 attempts: failed 1 times, at last: x",
-        )
-        .await;
-    control(&state.conn, &keys)
-        .release(ADA, "work:1")
-        .await
-        .expect("released");
-    assert_eq!(
-        (
-            console.due("work:1").await,
-            console.list(&keys.objects_with_events()).await
-        ),
-        (Some(0.0), vec![String::new()])
-    );
-    assert_eq!(
-        console.held_id("work:1").await.as_deref(),
-        Some("1 0 1 0 attempts: failed 1 times, at last: x")
-    );
+    let (_redis, mut state) = Redis::start().with_state().await;
+    let (console, control) = (state.console(), state.control());
+    let why = "1 0 1 0 attempts: failed 1 times, at last: x";
+    state.hold("work:1", "inf", &["1"], why).await;
+    control.release(ADA, "work:1").await.expect("released");
+    assert_eq!(console.due("work:1").await, Some(0.0));
+    assert_eq!(console.markers().await, [""]);
+    assert_eq!(console.held_id("work:1").await.as_deref(), Some(why));
     console.check().await;
 }
 
@@ -135,35 +75,24 @@ async fn a_release_wakes_a_worker() {
 /// action.
 #[tokio::test]
 async fn what_is_not_held_is_not_released() {
-    let (redis, mut state) = clean().await;
+    let (redis, mut state) = Redis::start().with_clean_state().await;
+    let control = state.control();
     let keys = redis.keys().clone();
     state.add("LPUSH work:9:events.held {}").await;
     state.add("SET work:9:events.held.id '16 0 0 0 rule'").await;
     for (object, owner) in [("work:2", "a.0"), ("work:1", ""), ("never", "")] {
-        let refused = control(&state.conn, &keys)
-            .release(ADA, object)
-            .await
-            .expect("an answer");
+        let refused = control.release(ADA, object).await.expect("an answer");
         assert_eq!(refused, Released::NotHeld(owner.to_owned()));
-        let refused = control(&state.conn, &keys)
-            .skip(ADA, object, None)
-            .await
-            .expect("an answer");
+        let refused = control.skip(ADA, object, None).await.expect("an answer");
         assert_eq!(refused, Skipped::NotHeld(owner.to_owned()));
     }
     // The object `work:9` waits for a rule, not for a time.
     assert_eq!(
-        control(&state.conn, &keys)
-            .release(ADA, "work:9")
-            .await
-            .expect("an answer"),
+        control.release(ADA, "work:9").await.expect("an answer"),
         Released::Paused
     );
     assert_eq!(
-        control(&state.conn, &keys)
-            .skip(ADA, "work:9", None)
-            .await
-            .expect("an answer"),
+        control.skip(ADA, "work:9", None).await.expect("an answer"),
         Skipped::Paused
     );
     let console = redis.console().await;
@@ -172,14 +101,7 @@ async fn what_is_not_held_is_not_released() {
         (None, None)
     );
     assert_eq!(console.list(&keys.worker_event("a.0")).await.len(), 2);
-    assert_eq!(
-        control(&state.conn, &keys)
-            .actions(None, 1)
-            .await
-            .expect("the actions")
-            .actions,
-        []
-    );
+    assert_eq!(control.recorded(1).await, []);
     console.check().await;
 }
 
@@ -187,17 +109,10 @@ async fn what_is_not_held_is_not_released() {
 /// the event.
 #[tokio::test]
 async fn a_key_of_a_wrong_type_leaves_everything_as_it_is() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let (console, keys) = (redis.console().await, redis.keys().clone());
-    state
-        .hold(
-            "work:1",
-            "inf",
-            &["1", "2"],
-            "1 0 1 0 attempts: failed 1 times, at last: x",
-        )
-        .await;
+    let (redis, mut state) = Redis::start().with_state().await;
+    let (console, control, keys) = (state.console(), state.control(), redis.keys());
+    let why = "1 0 1 0 attempts: failed 1 times, at last: x";
+    state.hold("work:1", "inf", &["1", "2"], why).await;
     state.add("SET work:1:last.event.id 0").await;
     let both = [
         keys.objects_held(),
@@ -219,58 +134,35 @@ async fn a_key_of_a_wrong_type_leaves_everything_as_it_is() {
             state.run("RENAME", &[key, "aside"]).await;
         }
         state.run("SADD", &[key, "wrong"]).await;
-        let refused = control(&state.conn, &keys)
-            .skip(ADA, "work:1", None)
-            .await
-            .expect_err("a wrong type");
-        assert!(
-            matches!(&refused, ControlError::WrongType { key: told, .. } if told == key),
-            "{key}: {refused}"
-        );
+        assert_wrong_type(&control.skip(ADA, "work:1", None).await, key);
         if at < both.len() {
-            let refused = control(&state.conn, &keys)
-                .release(ADA, "work:1")
-                .await
-                .expect_err("a wrong type");
-            assert!(
-                matches!(&refused, ControlError::WrongType { key: told, .. } if told == key),
-                "{key}: {refused}"
-            );
+            assert_wrong_type(&control.release(ADA, "work:1").await, key);
         }
         state.run("DEL", &[key]).await;
         if was {
             state.run("RENAME", &["aside", key]).await;
         }
-        assert_eq!(
-            console.list(&keys.events_held("work:1")).await,
-            ["1", "2"],
-            "{key}"
-        );
+        let batch = console.list(&keys.events_held("work:1")).await;
+        assert_eq!(batch, ["1", "2"], "{key}");
         assert_eq!(console.due("work:1").await, Some(f64::INFINITY), "{key}");
     }
     assert_eq!(
-        (
-            console.dead().await.len(),
-            console.list(&keys.objects_with_events()).await.len()
-        ),
+        (console.dead().await.len(), console.markers().await.len()),
         (0, 0)
     );
     // An owner key of a wrong type counts as an absent owner.
     state
         .add("DEL work:1:event.worker; SADD work:1:event.worker wrong")
         .await;
-    let refused = control(&state.conn, &keys)
-        .skip(ADA, "work:1", None)
-        .await
-        .expect("an answer");
+    let refused = control.skip(ADA, "work:1", None).await.expect("an answer");
     assert_eq!(refused, Skipped::NotHeld(String::new()));
 }
 
 /// Tests the output and exit codes of the commands.
 #[tokio::test]
 async fn the_commands_list_release_and_skip() {
-    let (redis, _state) = clean().await;
-    let printed = done(&seriatim(&redis, &["held", "list"]));
+    let (redis, _state) = Redis::start().with_clean_state().await;
+    let printed = redis.prints("held list");
     let expected = "work:5  retry, due now\n  event  id 15, 3 failed attempts, 0 crashes, 1 events in hand\n  why    retry: connection refused\n";
     assert!(printed.starts_with(expected), "{printed}");
     let (operator, ruled) = printed.split_once("work:9  ").expect("the paused one");
@@ -290,11 +182,7 @@ async fn the_commands_list_release_and_skip() {
         printed.lines().all(|line| line.chars().count() <= 80),
         "{printed}"
     );
-    let one: Value = serde_json::from_str(&done(&seriatim(
-        &redis,
-        &["held", "list", "--json", "--limit", "1"],
-    )))
-    .expect("JSON");
+    let one = redis.json("held list --json --limit 1");
     assert_eq!(
         (&one["object"], &one["waits_for"], &one["attempts"]),
         (
@@ -303,18 +191,14 @@ async fn the_commands_list_release_and_skip() {
             &Value::from(3)
         )
     );
-    let waiting = done(&seriatim(&redis, &["held", "list", "--until-released"]));
+    let waiting = redis.prints("held list --until-released");
     assert!(
         waiting.starts_with("work:7  operator") && !waiting.contains("work:9"),
         "{waiting}"
     );
-    let paused = done(&seriatim(&redis, &["held", "list", "--paused"]));
+    let paused = redis.prints("held list --paused");
     assert_eq!(paused, format!("work:9  {ruled}"));
-    let paused: Value = serde_json::from_str(&done(&seriatim(
-        &redis,
-        &["held", "list", "--paused", "--json"],
-    )))
-    .expect("JSON");
+    let paused = redis.json("held list --paused --json");
     assert_eq!(
         (&paused["waits_for"], &paused["due_ms"]),
         (&Value::from("rule"), &Value::Null)
@@ -323,7 +207,7 @@ async fn the_commands_list_release_and_skip() {
         (&paused["rules"][0]["kind"], &paused["rules"][0]["selector"]),
         (&Value::from("pause"), &Value::from("work:9"))
     );
-    let all = done(&seriatim(&redis, &["held", "list", "--json"]));
+    let all = redis.prints("held list --json");
     assert_eq!(
         (
             all.lines().count(),
@@ -334,35 +218,21 @@ async fn the_commands_list_release_and_skip() {
         (5, 1)
     );
     assert_eq!(
-        done(&seriatim(
-            &redis,
-            &["held", "list", "--json", "--limit", "4"]
-        ))
-        .lines()
-        .count(),
+        redis.prints("held list --json --limit 4").lines().count(),
         4
     );
-    assert_eq!(
-        seriatim(&redis, &["held", "list", "--paused", "--until-released"])
-            .status
-            .code(),
-        Some(2)
-    );
-    done(&seriatim(&redis, &["block", "*"]));
+    assert_eq!(redis.exits("held list --paused --until-released"), Some(2));
+    redis.prints("block *");
     assert!(
-        done(&seriatim(&redis, &["held", "list", "--paused"]))
+        redis
+            .prints("held list --paused")
             .starts_with("work:9  blocked, until unblocked\n  rule   block *\n")
     );
-    done(&seriatim(&redis, &["unblock", "*"]));
+    redis.prints("unblock *");
 
-    let released = done(&seriatim(
-        &redis,
-        &[
-            "held", "release", "work:6", "--reason", "now", "--actor", "bob",
-        ],
-    ));
+    let released = redis.prints("held release work:6 --reason now --actor bob");
     assert_eq!(released, "released, it was held: retry: soon\n");
-    let skipped = done(&seriatim(&redis, &["held", "skip", "work:5", "--id", "15"]));
+    let skipped = redis.prints("held skip work:5 --id 15");
     assert!(
         skipped.starts_with("event 15 is dead letter ")
             && skipped.ends_with("; 0 events of its batch go on\n"),
@@ -370,37 +240,34 @@ async fn the_commands_list_release_and_skip() {
     );
     for (arguments, why) in [
         (
-            &["held", "release", "work:2"][..],
+            "held release work:2",
             "work:2 is not held, worker a.0 has it",
         ),
+        ("held release never", "never is not held, it has no owner"),
         (
-            &["held", "release", "never"],
-            "never is not held, it has no owner",
-        ),
-        (
-            &["held", "skip", "work:8"],
+            "held skip work:8",
             "the object has no event that was in hand",
         ),
-        (&["held", "release", "work:9"], "a rule holds work:9"),
-        (&["held", "skip", "work:9"], "a rule holds work:9"),
-        (&["held", "skip", "work:6", "--id", "15"], "the id 16"),
-        (&["held", "release", ""], "must not be empty"),
+        ("held release work:9", "a rule holds work:9"),
+        ("held skip work:9", "a rule holds work:9"),
+        ("held skip work:6 --id 15", "the id 16"),
+        ("held release ''", "must not be empty"),
     ] {
-        let output = seriatim(&redis, arguments);
+        let output = redis.run(arguments);
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(
             output.status.code() == Some(2)
                 && message.contains(why)
                 && message.lines().count() == 1,
-            "{arguments:?}: {message}"
+            "{arguments}: {message}"
         );
     }
-    let kept = done(&seriatim(&redis, &["actions"]));
+    let kept = redis.prints("actions");
     assert!(
         kept.contains("release  work:6  id 16\n  by     bob, ") && kept.contains("  why    now\n"),
         "{kept}"
     );
-    let report = done(&seriatim(&redis, &["check"]));
+    let report = redis.prints("check");
     assert!(
         report.ends_with("as far as Redis can show it\n"),
         "{report}"
@@ -411,15 +278,16 @@ async fn the_commands_list_release_and_skip() {
 /// retry policy still ends them.
 #[tokio::test]
 async fn releases_do_not_lift_the_limit() {
-    let redis = Redis::start();
-    let state = State::new(redis.connect().await, redis.keys().clone());
-    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let (redis, state) = Redis::start().with_state().await;
+    let control = state.control();
+    let console = redis.console().await;
     let sink = Recorder::with(|_| Act::Stop(Stop::transient("down")));
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1h,attempts=3,then=dead-letter"
-            .parse()
-            .expect("a policy")
-    });
+    let worker = start(
+        &redis,
+        "w",
+        &sink,
+        retrying("fixed:1h,attempts=3,then=dead-letter"),
+    );
     console.emit("work:1", "1").await;
     for attempts in 1..3 {
         until("it has failed", PATIENCE, async || {
@@ -427,10 +295,7 @@ async fn releases_do_not_lift_the_limit() {
             (held.split(' ').nth(2) == Some(attempts.to_string().as_str())).then_some(())
         })
         .await;
-        control(&state.conn, &keys)
-            .release(ADA, "work:1")
-            .await
-            .expect("released");
+        control.release(ADA, "work:1").await.expect("released");
     }
     until("it is dead", PATIENCE, async || {
         (console.dead().await.len() == 1).then_some(())
@@ -444,17 +309,13 @@ async fn releases_do_not_lift_the_limit() {
 /// marker of each emit, because the object was held. No command released such an object.
 #[tokio::test]
 async fn an_object_that_is_held_and_in_no_set_is_released() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::start().with_state().await;
+    let control = state.control();
     state
         .hold("work:1", "inf", &["1"], "7 0 1 0 attempts: 5: down")
         .await;
     state.add("DEL objects.held").await;
-    let keys = state.keys.clone();
-    let released = control(&state.conn, &keys)
-        .release(ADA, "work:1")
-        .await
-        .expect("an answer");
+    let released = control.release(ADA, "work:1").await.expect("an answer");
     assert_eq!(released, Released::Released("attempts: 5: down".to_owned()));
     let sink = Recorder::with(|_| Act::Send);
     let worker = start(&redis, "w", &sink, |_| {});

@@ -2,24 +2,25 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use seriatim::control::held::{Released, Skipped};
 use seriatim::sink::Stop;
+use seriatim::wire::{Advance, BatchResult, ClaimFirst};
 
-use super::{ADA, clean, newest_action};
-use crate::state::State;
+use super::ADA;
+use crate::scene::{Scene, bounds, hold, result};
+use crate::support::operator::Reads;
 use crate::support::recorder::{Act, Recorder};
-use crate::support::running::start;
-use crate::support::{Redis, control};
+use crate::support::running::{retrying, start};
+use crate::support::{Redis, assert_matches};
 
 /// The first event becomes a dead letter with its error. The rest of the batch keeps its ids, has
 /// the last delivered event as `prev`, and has no failed attempts. It keeps one crash, because the
 /// event that kills may be in the rest.
 #[tokio::test]
 async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::start().with_state().await;
+    let control = state.control();
     let (console, keys) = (redis.console().await, redis.keys().clone());
     state.delivered("work:1", 9).await;
     state
@@ -31,7 +32,7 @@ async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
         )
         .await;
     state.add("LPUSH work:1:events 4").await;
-    let skipped = control(&state.conn, &keys)
+    let skipped = control
         .skip(ADA, "work:1", Some(12))
         .await
         .expect("an answer");
@@ -43,7 +44,7 @@ async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
     else {
         panic!("{skipped:?}")
     };
-    let dead = control(&state.conn, &keys)
+    let dead = control
         .dead_letter(&dead_id)
         .await
         .expect("asked")
@@ -65,15 +66,15 @@ async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
         ),
         (vec!["2".to_owned(), "3".to_owned()], Some(0.0))
     );
-    assert_eq!(console.list(&keys.objects_with_events()).await, [""]);
+    assert_eq!(console.markers().await, [""]);
     console.check().await;
     // A repeated skip names event 12, but the first event is now event 13. So the skip is refused.
-    let again = control(&state.conn, &keys)
+    let again = control
         .skip(ADA, "work:1", Some(12))
         .await
         .expect("an answer");
     assert_eq!(again, Skipped::Other(13));
-    let kept = newest_action(&mut state).await;
+    let kept = state.control().recorded(1).await.remove(0);
     assert_eq!(
         (kept.action.as_str(), kept.id, kept.dead_id.as_ref()),
         ("skip", Some(12), Some(&dead_id))
@@ -105,9 +106,9 @@ async fn a_skipped_event_is_a_dead_letter_and_the_rest_goes_on() {
 /// queued, the object becomes idle.
 #[tokio::test]
 async fn skipping_the_last_event_of_a_batch_leaves_no_batch() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let (redis, mut state) = Redis::start().with_state().await;
+    let control = state.control();
+    let console = redis.console().await;
     for (object, first) in [("more", 1), ("none", 2)] {
         state
             .hold(
@@ -120,23 +121,14 @@ async fn skipping_the_last_event_of_a_batch_leaves_no_batch() {
     }
     state.add("LPUSH more:events 2").await;
     for object in ["more", "none"] {
-        let skipped = control(&state.conn, &keys)
-            .skip(ADA, object, None)
-            .await
-            .expect("an answer");
-        assert!(
-            matches!(skipped, Skipped::Skipped { left: 0, .. }),
-            "{skipped:?}"
-        );
+        let skipped = control.skip(ADA, object, None).await.expect("an answer");
+        assert_matches!(skipped, Skipped::Skipped { left: 0, .. });
         assert_eq!(
             (console.held_id(object).await, console.due(object).await),
             (None, Some(0.0))
         );
         // The object has no batch any more.
-        let again = control(&state.conn, &keys)
-            .skip(ADA, object, None)
-            .await
-            .expect("an answer");
+        let again = control.skip(ADA, object, None).await.expect("an answer");
         assert_eq!(again, Skipped::NoBatch(String::new()));
     }
     console.check().await;
@@ -161,9 +153,9 @@ async fn skipping_the_last_event_of_a_batch_leaves_no_batch() {
 /// for this receiver and for a receiver without the skipped event.
 #[tokio::test]
 async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
-    let redis = Redis::start();
-    let state = State::new(redis.connect().await, redis.keys().clone());
-    let (console, keys) = (redis.console().await, redis.keys().clone());
+    let (redis, state) = Redis::start().with_state().await;
+    let control = state.control();
+    let console = redis.console().await;
     let applied = Arc::new(AtomicBool::new(false));
     let has = Arc::clone(&applied);
     let sink = Recorder::with(move |offer| match offer.text().as_str() {
@@ -173,12 +165,10 @@ async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
         }
         _ => Act::Send,
     });
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &sink, retrying("fixed:1h"));
     console.emit_all("work:1", ["1", "2", "3"]).await;
     console.until_held("work:1", "retry: no answer").await;
-    control(&state.conn, &keys)
+    control
         .skip(ADA, "work:1", Some(2))
         .await
         .expect("an answer");
@@ -201,7 +191,8 @@ async fn a_receiver_that_has_the_skipped_event_applies_the_next() {
 /// object has no event to skip.
 #[tokio::test]
 async fn what_has_no_batch_is_not_skipped() {
-    let (redis, mut state) = clean().await;
+    let (redis, mut state) = Redis::start().with_clean_state().await;
+    let control = state.control();
     let (console, keys) = (redis.console().await, redis.keys().clone());
     state
         .hold(
@@ -216,10 +207,7 @@ async fn what_has_no_batch_is_not_skipped() {
         ("work:7", "crashes: died 5 times with this event in hand"),
         ("gone", "quarantine: gone:events.held is absent"),
     ] {
-        let refused = control(&state.conn, &keys)
-            .skip(ADA, object, None)
-            .await
-            .expect("an answer");
+        let refused = control.skip(ADA, object, None).await.expect("an answer");
         assert_eq!(refused, Skipped::NoBatch(why.to_owned()), "{object}");
     }
     // The ids of this batch are unknown, because its numbers are absent or invalid.
@@ -228,31 +216,19 @@ async fn what_has_no_batch_is_not_skipped() {
         state
             .run("SET", &[&keys.events_held_id("lost"), numbers])
             .await;
-        let refused = control(&state.conn, &keys)
-            .skip(ADA, "lost", None)
-            .await
-            .expect("an answer");
-        assert!(
-            matches!(refused, Skipped::NoBatch(_)),
-            "{numbers:?}: {refused:?}"
-        );
+        let refused = control.skip(ADA, "lost", None).await.expect("an answer");
+        assert_matches!(refused, Skipped::NoBatch(_), "{numbers:?}: {refused:?}");
     }
     assert_eq!(console.dead().await.len(), 0);
     // An object that is in no set of held objects is not held, even if its owner key is `held`.
     state.hold("astray", "1", &["1"], "20 0 1 0 retry: x").await;
     state.add("ZREM objects.held astray").await;
-    let refused = control(&state.conn, &keys)
-        .skip(ADA, "astray", None)
-        .await
-        .expect("an answer");
+    let refused = control.skip(ADA, "astray", None).await.expect("an answer");
     assert_eq!(refused, Skipped::NotHeld("held".to_owned()));
     assert_eq!(console.dead().await.len(), 0);
     // An object without a batch can be released.
     assert_eq!(
-        control(&state.conn, &keys)
-            .release(ADA, "work:8")
-            .await
-            .expect("an answer"),
+        control.release(ADA, "work:8").await.expect("an answer"),
         Released::Released(String::new())
     );
 }
@@ -261,106 +237,25 @@ async fn what_has_no_batch_is_not_skipped() {
 /// the next event.
 #[tokio::test]
 async fn a_late_result_of_a_skipped_event_is_ignored() {
-    use seriatim::wire::{
-        self, Advance, Advanced, Attach, BatchResult, Bounds, ClaimFirst, Report, Suspects, Tag,
+    let scene = Scene::given("own w.0 work:1 1 1 2 3").await;
+    let held = result("work:1", "1", 0, hold("1 0 1", None, "attempts: x"));
+    let all = result("work:1", "1", 3, BatchResult::Done);
+    let tell = async |claims: usize, fill: &dyn Fn(&mut Advance)| {
+        let bounds = bounds(|bounds| bounds.claims = claims);
+        scene.advance_from(ClaimFirst::Held, bounds, fill).await
     };
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let (console, keys) = (redis.console().await, redis.keys().clone());
-    let lease = Duration::from_secs(600);
-    let args = Attach {
-        name: "w",
-        token: "t",
-        holder: "h 1 1",
-        lease,
-        slots: 1,
-        displace: "",
-        before: "",
-        crashes_max: 5,
-        suspects: Suspects::NONE,
-    };
-    wire::attach(&mut state.conn, &keys, &args)
-        .await
-        .expect("attached");
-    state.own("w.0", "work:1", 1, &["1", "2", "3"]).await;
-    let bounds = Bounds {
-        batch: 10,
-        batch_bytes: 1 << 20,
-        reply_bytes: 1 << 20,
-        claims: 10,
-        markers: 100,
-        forget_after: None,
-        group_depth: 0,
-        suspects: Suspects::NONE,
-    };
-    let tag = Tag {
-        first: 1,
-        ..Tag::default()
-    };
-    let hold = BatchResult::Hold {
-        rest: tag.failed(),
-        delay: None,
-        reason: "attempts: x".into(),
-    };
-    let hold = Report {
-        object: "work:1".into(),
-        tag,
-        count: 0,
-        last: None,
-        then: hold,
-    };
-    let tell = |report: Option<&Report>, claims: usize| {
-        let mut call = Advance::new(
-            &keys,
-            "w",
-            "t",
-            Bounds { claims, ..bounds },
-            ClaimFirst::Held,
-        );
-        match report {
-            Some(report) => call.report(0, report),
-            None => call.free(0),
-        }
-        call
-    };
-    wire::advance(&mut state.conn, &tell(Some(&hold), 0))
-        .await
-        .expect("held");
-    control(&state.conn, &keys)
-        .skip(ADA, "work:1", Some(1))
-        .await
-        .expect("skipped");
-    let answer = wire::advance(&mut state.conn, &tell(None, 10))
-        .await
-        .expect("claimed");
-    let Advanced::Ok { batches, .. } = answer else {
-        panic!("{answer:?}")
-    };
-    assert_eq!(
-        (
-            batches[0].tag.to_string().as_str(),
-            batches[0].prev,
-            batches[0].events.len()
-        ),
-        ("2 1", 0, 2)
-    );
+    tell(0, &|call| call.report(0, &held)).await;
+    let skipped = scene.control().skip(ADA, "work:1", Some(1)).await;
+    skipped.expect("skipped");
+    let answer = tell(10, &|call| call.free(0)).await;
+    assert_eq!(answer.batches(), ["0 work:1 2 1 after 0: 2 3"]);
     // Two late results: the first hold again, and a report that the whole first hand-out was
     // delivered.
-    let all = Report {
-        count: 3,
-        last: Some(3),
-        then: BatchResult::Done,
-        ..hold.clone()
-    };
-    for late in [&hold, &all] {
-        let answer = wire::advance(&mut state.conn, &tell(Some(late), 0))
-            .await
-            .expect("an answer");
-        let Advanced::Ok { batches, .. } = answer else {
-            panic!("{answer:?}")
-        };
-        assert_eq!(batches[0].tag.to_string(), "2 1");
+    for late in [&held, &all] {
+        let answer = tell(0, &|call| call.report(0, late)).await;
+        assert_eq!(answer.batches(), ["0 work:1 2 1 after 0: 2 3"]);
     }
-    assert_eq!(console.list(&keys.worker_event("w.0")).await, ["2", "3"]);
-    console.check().await;
+    let batch = scene.list(&scene.keys.worker_event("w.0")).await;
+    assert_eq!(batch, ["2", "3"]);
+    scene.check().await;
 }
