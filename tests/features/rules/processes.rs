@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::commands::done;
 use seriatim::control::Cursor;
 
 use crate::support::console::{Console, PATIENCE};
@@ -105,7 +104,7 @@ async fn a_rule_takes_effect_within_a_second_on_all_processes() {
             assert!(Instant::now() < deadline, "not every process is busy");
             load(&console, &mut emitted, now_ms(&console).await + 1).await;
         }
-        done(&redis, &[set, selector, "--reason", "a look"]);
+        redis.prints(&[set, selector, "--reason", "a look"]);
         let ruled_ms = now_ms(&console).await;
         load(&console, &mut emitted, ruled_ms + PROMISED_MS + 300).await;
         // The other objects got events all the time, and all of these events are taken.
@@ -157,7 +156,7 @@ async fn a_rule_takes_effect_within_a_second_on_all_processes() {
         // Events of matching objects were emitted all the time, so some of them wait.
         let waits: u64 = console.run(&["LLEN", &console.keys.events("work:1")]).await;
         assert!(waits > 0);
-        done(&redis, &[lift, selector]);
+        redis.prints(&[lift, selector]);
     }
     console.until_at_rest_after(emitted as u64).await;
     for process in &mut processes {

@@ -8,8 +8,8 @@ use seriatim::sink::Stop;
 use super::{lift, set, set_for};
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate, Recorder};
-use crate::support::running::{Running, start};
-use crate::support::{Redis, control, until};
+use crate::support::running::{Running, policy, retrying, start};
+use crate::support::{Redis, assert_matches, until};
 
 /// Starts a worker. Returns it with its Redis, a console and a connection.
 async fn running(sink: &Recorder) -> (Redis, Running, Console, redis::aio::MultiplexedConnection) {
@@ -38,6 +38,24 @@ async fn until_no_rule(console: &Console) {
     .await;
 }
 
+/// Returns the other kind of rule.
+fn other(kind: Kind) -> Kind {
+    match kind {
+        Kind::Pause => Kind::Block,
+        Kind::Block => Kind::Pause,
+    }
+}
+
+/// Waits until one rule is left. Returns its kind.
+async fn until_one_rule(console: &Console) -> Kind {
+    let control = console.control();
+    until("one rule is left", PATIENCE, async || {
+        let rules = control.rules().await.expect("rules").rules;
+        (rules.len() == 1).then(|| rules[0].kind)
+    })
+    .await
+}
+
 /// A pause and a block are set for the same objects, in either order. One of the two is lifted, and
 /// the other one still holds the objects.
 #[tokio::test]
@@ -46,50 +64,21 @@ async fn of_a_pause_and_a_block_the_one_that_is_left_holds_on() {
         for lifted in [Kind::Pause, Kind::Block] {
             let sink = Recorder::new();
             let (redis, worker, console, conn) = running(&sink).await;
-            let second = if first == Kind::Pause {
-                Kind::Block
-            } else {
-                Kind::Pause
-            };
-            let left = if lifted == Kind::Pause {
-                Kind::Block
-            } else {
-                Kind::Pause
-            };
+            let second = other(first);
+            let left = other(lifted);
             assert_eq!(set(&conn, redis.keys(), first, "work:*").await, Ruled::New);
             console.emit("work:1", "1").await;
             until_paused(&console, "work:1").await;
             assert_eq!(set(&conn, redis.keys(), second, "work:*").await, Ruled::New);
-            assert_eq!(
-                lift(&conn, redis.keys(), lifted, "work:*").await,
-                Ruled::Lifted
-            );
+            let done = lift(&conn, redis.keys(), lifted, "work:*").await;
+            assert_eq!(done, Ruled::Lifted);
             // Workers delete a lifted rule after they have woken its objects, except objects under
             // another rule. So an object that is still paused after the deletion stays paused.
-            until("the rule is gone", PATIENCE, async || {
-                (control(&redis.connect().await, redis.keys())
-                    .rules()
-                    .await
-                    .expect("rules")
-                    .rules
-                    .len()
-                    == 1)
-                    .then_some(())
-            })
-            .await;
-            assert_eq!(
-                control(&conn, redis.keys())
-                    .rules()
-                    .await
-                    .expect("rules")
-                    .rules[0]
-                    .kind,
-                left
-            );
+            assert_eq!(until_one_rule(&console).await, left);
             console.emit("other", "2").await;
             sink.until_sent(1).await;
             until_paused(&console, "work:1").await;
-            assert_eq!(sink.sent_of("work:1"), Vec::<String>::new());
+            assert_eq!(sink.sent_of("work:1"), [""; 0]);
             console.check().await;
             lift(&conn, redis.keys(), left, "work:*").await;
             sink.until_sent(2).await;
@@ -107,13 +96,11 @@ async fn nine_resumes_in_a_row_run_the_event_once() {
     set(&conn, redis.keys(), Kind::Pause, "work:1").await;
     console.emit("work:1", "1").await;
     until_paused(&console, "work:1").await;
-    assert_eq!(
-        lift(&conn, redis.keys(), Kind::Pause, "work:1").await,
-        Ruled::Lifted
-    );
+    let done = lift(&conn, redis.keys(), Kind::Pause, "work:1").await;
+    assert_eq!(done, Ruled::Lifted);
     for _ in 1..9 {
         let again = lift(&conn, redis.keys(), Kind::Pause, "work:1").await;
-        assert!(matches!(again, Ruled::Lifting | Ruled::NotSet), "{again:?}");
+        assert_matches!(again, Ruled::Lifting | Ruled::NotSet);
     }
     sink.until_sent(1).await;
     until_no_rule(&console).await;
@@ -198,9 +185,7 @@ async fn a_retry_waits_for_the_rule_and_stays_counted() {
     });
     let (redis, worker, console, conn) = running(&sink).await;
     worker.finish().await;
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:200ms".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &sink, retrying("fixed:200ms"));
     console.emit("work:1", "1").await;
     // The rule is there before the retry is due, however slow the host is.
     gate.until_reached(1).await;
@@ -243,9 +228,7 @@ async fn a_pause_counts_nothing() {
     let (redis, console) = Redis::start().with_console().await;
     let conn = redis.connect().await;
     let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1ms,attempts=1,then=dead-letter"
-            .parse()
-            .expect("a policy");
+        config.retry = policy("fixed:1ms,attempts=1,then=dead-letter");
         config.batch = 1;
     });
     console.emit("work:1", "1").await;
@@ -259,30 +242,10 @@ async fn a_pause_counts_nothing() {
     for _ in 0..5 {
         set(&conn, redis.keys(), Kind::Block, "*").await;
         lift(&conn, redis.keys(), Kind::Pause, "work:1").await;
-        until("the pause is gone", PATIENCE, async || {
-            (control(&redis.connect().await, redis.keys())
-                .rules()
-                .await
-                .expect("rules")
-                .rules
-                .len()
-                == 1)
-                .then_some(())
-        })
-        .await;
+        until_one_rule(&console).await;
         set(&conn, redis.keys(), Kind::Pause, "work:1").await;
         lift(&conn, redis.keys(), Kind::Block, "*").await;
-        until("the block is gone", PATIENCE, async || {
-            (control(&redis.connect().await, redis.keys())
-                .rules()
-                .await
-                .expect("rules")
-                .rules
-                .len()
-                == 1)
-                .then_some(())
-        })
-        .await;
+        until_one_rule(&console).await;
     }
     lift(&conn, redis.keys(), Kind::Pause, "work:1").await;
     sink.until_sent(2).await;

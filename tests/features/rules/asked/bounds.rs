@@ -4,11 +4,12 @@
 use futures_util::StreamExt as _;
 use seriatim::control::ControlError;
 use seriatim::control::rules::{self, Kind, Ruled, Selector};
-use seriatim::wire::{self, Advance, Advanced, BatchResult, Bounds, ClaimFirst, Report, Tag};
+use seriatim::wire::ClaimFirst;
 
-use super::super::{ADA, lift, selector, set};
-use super::{BOUNDS, attached};
-use crate::support::control;
+use super::super::ADA;
+use super::{BOUNDS, attached, claims};
+use crate::scene::{done, slots};
+use crate::support::assert_matches;
 
 /// Story: for each object a worker looked up every prefix that ends at a colon. A valid name has up
 /// to 508 colons. So with any rule set, such an object cost 1,016 lookups, and a call of all slots
@@ -20,7 +21,7 @@ async fn colons_of_a_name_cost_eight_lookups_at_most() {
     let keys = scene.keys.clone();
     let (name, eighth) = (":".repeat(508), format!("{}*", ":".repeat(8)));
     assert!(format!("{}*", ":".repeat(9)).parse::<Selector>().is_err());
-    set(scene.conn(), &keys, Kind::Pause, "never:*").await;
+    scene.set(Kind::Pause, "never:*").await;
     scene.state.emit(&name, "1").await;
     let client = redis::Client::open(scene.redis.url()).expect("a URL");
     let monitor = client.get_async_monitor().await.expect("a monitor");
@@ -43,7 +44,7 @@ async fn colons_of_a_name_cost_eight_lookups_at_most() {
         "for each kind: everything, eight prefixes, the object"
     );
     // A rule with the longest allowed prefix matches the object.
-    set(scene.conn(), &keys, Kind::Block, &eighth).await;
+    scene.set(Kind::Block, &eighth).await;
     scene.state.emit(&format!("{name}2"), "1").await;
     scene.ask().await;
     assert_eq!(scene.paused().await, [format!("{name}2")]);
@@ -54,48 +55,28 @@ async fn colons_of_a_name_cost_eight_lookups_at_most() {
 #[tokio::test]
 async fn a_call_pauses_so_many_objects_and_no_more() {
     let mut scene = attached().await;
-    let keys = scene.keys.clone();
     for n in 0..300 {
-        scene
-            .state
-            .hold(&format!("o{n}"), "1", &[], "0 0 0 0 ")
-            .await;
+        let object = format!("o{n}");
+        scene.state.hold(&object, "1", &[], "0 0 0 0 ").await;
     }
-    set(scene.conn(), &keys, Kind::Block, "*").await;
-    let first = scene
-        .call(BOUNDS, ClaimFirst::Held, None)
-        .await
-        .expect("an answer");
+    scene.set(Kind::Block, "*").await;
+    let first = scene.answer(BOUNDS, ClaimFirst::Held, None).await;
     assert_eq!((scene.paused().await.len(), first.more), (256, true));
-    let second = scene
-        .call(BOUNDS, ClaimFirst::Held, None)
-        .await
-        .expect("an answer");
+    let second = scene.answer(BOUNDS, ClaimFirst::Held, None).await;
     assert_eq!((scene.paused().await.len(), second.more), (300, false));
     for n in 0..300 {
         scene.state.emit(&format!("marked{n}"), "1").await;
     }
-    let third = scene
-        .call(BOUNDS, ClaimFirst::Markers, None)
-        .await
-        .expect("an answer");
+    let third = scene.answer(BOUNDS, ClaimFirst::Markers, None).await;
     assert_eq!((scene.paused().await.len(), third.more), (556, true));
-    let fourth = scene
-        .call(BOUNDS, ClaimFirst::Markers, None)
-        .await
-        .expect("an answer");
+    let fourth = scene.answer(BOUNDS, ClaimFirst::Markers, None).await;
     assert_eq!((scene.paused().await.len(), fourth.more), (600, false));
     for n in 0..150 {
-        scene
-            .state
-            .hold(&format!("due{n}"), "1", &[], "0 0 0 0 ")
-            .await;
+        let object = format!("due{n}");
+        scene.state.hold(&object, "1", &[], "0 0 0 0 ").await;
         scene.state.emit(&format!("new{n}"), "1").await;
     }
-    let both = scene
-        .call(BOUNDS, ClaimFirst::Held, None)
-        .await
-        .expect("an answer");
+    let both = scene.answer(BOUNDS, ClaimFirst::Held, None).await;
     assert_eq!(
         (scene.paused().await.len(), both.more),
         (856, true),
@@ -110,52 +91,18 @@ async fn a_call_pauses_so_many_objects_and_no_more() {
 async fn a_call_that_pauses_the_objects_of_its_slots_claims_no_more() {
     const PAUSED: usize = 256;
     let mut scene = attached().await;
-    let keys = scene.keys.clone();
-    let mut call = Advance::new(
-        &keys,
-        "w",
-        "t",
-        Bounds {
-            claims: 1 + PAUSED,
-            ..BOUNDS
-        },
-        ClaimFirst::Markers,
-    );
+    let mut results = Vec::new();
     for slot in 0..PAUSED {
         let (object, first) = (format!("a:{slot}"), 1 + slot as u64);
-        scene
-            .state
-            .own(&format!("w.{slot}"), &object, first, &["1"])
-            .await;
-        scene
-            .state
-            .run("LPUSH", &[&keys.events(&object), "2"])
-            .await;
-        let (tag, last) = (
-            Tag {
-                first,
-                ..Tag::default()
-            },
-            Some(first),
-        );
-        call.report(
-            slot,
-            &Report {
-                object: object.into_bytes().into(),
-                tag,
-                count: 1,
-                last,
-                then: BatchResult::Done,
-            },
-        );
+        let worker = format!("w.{slot}");
+        scene.state.own(&worker, &object, first, &["1"]).await;
+        scene.state.add(&format!("LPUSH {object}:events 2")).await;
+        results.push(done(&object, first));
     }
-    call.free(PAUSED);
     scene.state.emit("other", "1").await;
-    set(scene.conn(), &keys, Kind::Block, "a:*").await;
-    let answer = wire::advance(scene.conn(), &call).await.expect("an answer");
-    let Advanced::Ok { batches, more, .. } = answer else {
-        panic!("{answer:?}")
-    };
+    scene.set(Kind::Block, "a:*").await;
+    let fill = slots(&results, PAUSED..PAUSED + 1);
+    let (batches, more) = scene.advance(claims(1 + PAUSED), fill).await;
     assert_eq!(
         (scene.paused().await.len(), batches.len(), more),
         (PAUSED, 0, true)
@@ -176,18 +123,9 @@ async fn there_are_so_many_rules_and_no_more() {
     }
     fields.arg("next").arg("never");
     fields.query_async::<u64>(scene.conn()).await.expect("HSET");
-    let refused = control(scene.conn(), &keys)
-        .set_rule(ADA, Kind::Pause, &selector("more"), None)
-        .await
-        .expect_err("too many");
-    assert!(
-        matches!(refused, ControlError::Rules(rules::RULES_MAX)),
-        "{refused}"
-    );
-    assert_eq!(
-        set(scene.conn(), &keys, Kind::Pause, "o7").await,
-        Ruled::Again
-    );
+    let refused = scene.try_pause(ADA, "more").await;
+    assert_matches!(refused, Err(ControlError::Rules(rules::RULES_MAX)));
+    assert_eq!(scene.set(Kind::Pause, "o7").await, Ruled::Again);
 }
 
 /// A call looks up at most about 2,048 fields of rules. If each object has other prefixes, it needs
@@ -197,30 +135,17 @@ async fn there_are_so_many_rules_and_no_more() {
 async fn a_call_asks_for_so_many_fields_of_rules_at_most() {
     const OBJECTS: usize = 600;
     let mut scene = attached().await;
-    let keys = scene.keys.clone();
-    set(scene.conn(), &keys, Kind::Pause, "other").await;
+    scene.set(Kind::Pause, "other").await;
     for n in 0..OBJECTS {
-        scene
-            .state
-            .emit(&format!("{n}:1:2:3:4:5:6:7:8:9"), "1")
-            .await;
+        let object = format!("{n}:1:2:3:4:5:6:7:8:9");
+        scene.state.emit(&object, "1").await;
     }
-    let bounds = Bounds {
-        claims: OBJECTS,
-        ..BOUNDS
-    };
     let mut calls = Vec::new();
-    let (mut slots, mut claimed) = (0..OBJECTS, 0);
+    let mut claimed = 0;
     loop {
-        let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
-        slots.clone().for_each(|slot| call.free(slot));
-        let Advanced::Ok { batches, more, .. } =
-            wire::advance(scene.conn(), &call).await.expect("an answer")
-        else {
-            panic!("the call was refused")
-        };
+        let free = slots(&[], claimed..OBJECTS);
+        let (batches, more) = scene.advance(claims(OBJECTS), free).await;
         claimed += batches.len();
-        slots.start = claimed;
         calls.push((batches.len(), more));
         if !more {
             break;
@@ -239,40 +164,17 @@ async fn a_call_asks_for_so_many_fields_of_rules_at_most() {
 #[tokio::test]
 async fn a_call_that_wakes_claims_fewer() {
     let mut scene = attached().await;
-    let keys = scene.keys.clone();
     for n in 0..64 {
-        let name = format!("woken{n}");
-        scene
-            .state
-            .run("SET", &[&keys.event_worker(&name), "held"])
-            .await;
-        scene
-            .state
-            .run("ZADD", &[&keys.objects_paused(), "0", &name])
-            .await;
+        scene.pause(&format!("woken{n}")).await;
     }
     for n in 0..200 {
-        scene
-            .state
-            .emit(&format!("other:{n}:1:2:3:4:5:6:7:8"), "1")
-            .await;
+        let object = format!("other:{n}:1:2:3:4:5:6:7:8");
+        scene.state.emit(&object, "1").await;
     }
-    set(scene.conn(), &keys, Kind::Pause, "none").await;
-    set(scene.conn(), &keys, Kind::Pause, "*").await;
-    assert_eq!(
-        lift(scene.conn(), &keys, Kind::Pause, "*").await,
-        Ruled::Lifted
-    );
-    let bounds = Bounds {
-        claims: 200,
-        ..BOUNDS
-    };
-    let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Markers);
-    (0..200).for_each(|slot| call.free(slot));
-    let answer = wire::advance(scene.conn(), &call).await.expect("an answer");
-    let Advanced::Ok { batches, more, .. } = answer else {
-        panic!("{answer:?}")
-    };
+    scene.set(Kind::Pause, "none").await;
+    scene.set(Kind::Pause, "*").await;
+    assert_eq!(scene.lift(Kind::Pause, "*").await, Ruled::Lifted);
+    let (batches, more) = scene.advance(claims(200), slots(&[], 0..200)).await;
     assert!(
         (1..100).contains(&batches.len()) && more,
         "{} batches, more: {more}",

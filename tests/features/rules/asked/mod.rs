@@ -9,26 +9,24 @@ use redis::aio::MultiplexedConnection;
 use seriatim::control::rules::{Kind, Ruled};
 use seriatim::control::{By, ControlError};
 use seriatim::keys::Keys;
-use seriatim::wire::{
-    self, Advance, Advanced, Attach, BatchReply, BatchResult, Bounds, ClaimFirst, Report, Suspects,
-    Tag,
-};
+use seriatim::wire::{self, Advance, Advanced, BatchReply, Bounds, ClaimFirst, Report};
 
 use super::{ADA, lift, selector, set, set_for};
+use crate::scene::{self, ATTACH, done};
 use crate::state::State;
+use crate::support::Redis;
 use crate::support::console::Console;
-use crate::support::{Redis, control};
+use crate::support::operator::assert_wrong_type;
 
 const BOUNDS: Bounds = Bounds {
-    batch: 10,
-    batch_bytes: 1 << 20,
-    reply_bytes: 1 << 20,
-    claims: 10,
     markers: 4096,
-    forget_after: None,
-    group_depth: 0,
-    suspects: Suspects::NONE,
+    ..scene::BOUNDS
 };
+
+/// Returns these bounds with another number of claims.
+fn claims(claims: usize) -> Bounds {
+    Bounds { claims, ..BOUNDS }
+}
 
 struct Scene {
     redis: Redis,
@@ -39,29 +37,15 @@ struct Scene {
 
 /// Attaches a process `w` with two slots.
 async fn attached() -> Scene {
-    let redis = Redis::start();
-    let (mut conn, keys) = (redis.connect().await, redis.keys().clone());
-    let lease = Duration::from_secs(600);
-    let args = Attach {
-        name: "w",
-        token: "t",
-        holder: "host 1 1",
-        lease,
-        slots: 2,
-        displace: "",
-        before: "",
-        crashes_max: 5,
-        suspects: Suspects::NONE,
-    };
-    wire::attach(&mut conn, &keys, &args)
-        .await
-        .expect("attached");
-    let console = redis.console().await;
+    let (redis, mut state) = Redis::start().with_state().await;
+    let attached = wire::attach(&mut state.conn, &state.keys, &ATTACH).await;
+    attached.expect("attached");
+    let (console, keys) = (state.console(), state.keys.clone());
     Scene {
-        state: State::new(conn, keys.clone()),
+        redis,
+        state,
         keys,
         console,
-        redis,
     }
 }
 
@@ -94,7 +78,7 @@ impl Scene {
         from: ClaimFirst,
         report: Option<&Report>,
     ) -> Result<Answer, wire::ScriptError> {
-        let mut call = Advance::new(&self.keys, "w", "t", bounds, from);
+        let mut call = Advance::new(&self.keys, "w", ATTACH.token, bounds, from);
         match report {
             Some(report) => call.report(0, report),
             None => call.free(0),
@@ -115,10 +99,64 @@ impl Scene {
         }
     }
 
+    /// Makes a call that succeeds.
+    async fn answer(
+        &mut self,
+        bounds: Bounds,
+        from: ClaimFirst,
+        report: Option<&Report>,
+    ) -> Answer {
+        let answer = self.call(bounds, from, report).await;
+        answer.expect("an answer")
+    }
+
     async fn ask(&mut self) -> Answer {
-        self.call(BOUNDS, ClaimFirst::Markers, None)
+        self.answer(BOUNDS, ClaimFirst::Markers, None).await
+    }
+
+    /// Makes a call for these slots. Returns the batches, and whether another call is of use.
+    async fn advance(
+        &mut self,
+        bounds: Bounds,
+        fill: impl FnOnce(&mut Advance),
+    ) -> (Vec<BatchReply>, bool) {
+        let from = ClaimFirst::Markers;
+        let mut call = Advance::new(&self.keys, "w", ATTACH.token, bounds, from);
+        fill(&mut call);
+        match wire::advance(&mut self.state.conn, &call).await {
+            Ok(Advanced::Ok { batches, more, .. }) => (batches, more),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn set(&mut self, kind: Kind, text: &str) -> Ruled {
+        set(&self.state.conn, &self.keys, kind, text).await
+    }
+
+    /// Pauses these objects for so many seconds.
+    async fn pause_for(&mut self, text: &str, seconds: u64) {
+        let after = Duration::from_secs(seconds);
+        set_for(&self.state.conn, &self.keys, Kind::Pause, text, after).await;
+    }
+
+    /// Sets a pause, which may be refused.
+    async fn try_pause(&mut self, by: By<'_>, text: &str) -> Result<Ruled, ControlError> {
+        let control = self.console.control();
+        control
+            .set_rule(by, Kind::Pause, &selector(text), None)
             .await
-            .expect("an answer")
+    }
+
+    async fn lift(&mut self, kind: Kind, text: &str) -> Ruled {
+        lift(&self.state.conn, &self.keys, kind, text).await
+    }
+
+    /// Makes an object that a rule has paused.
+    async fn pause(&mut self, name: &str) {
+        let owner = self.keys.event_worker(name);
+        self.state.run("SET", &[&owner, "held"]).await;
+        let paused = self.keys.objects_paused();
+        self.state.run("ZADD", &[&paused, "0", name]).await;
     }
 
     async fn paused(&self) -> Vec<String> {
@@ -148,27 +186,14 @@ async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
         ("never:*", &[]),
     ] {
         let mut scene = attached().await;
-        let keys = scene.keys.clone();
-        set(scene.conn(), &keys, Kind::Pause, text).await;
+        scene.set(Kind::Pause, text).await;
         // Emits the matching objects first, so that a call meets them first.
-        for name in meant
-            .iter()
-            .chain(names.iter().filter(|name| !meant.contains(name)))
-        {
+        let others = names.iter().filter(|name| !meant.contains(name));
+        for name in meant.iter().chain(others) {
             scene.state.emit(name, "1").await;
         }
-        let claimed = scene
-            .call(
-                Bounds {
-                    claims: 2,
-                    ..BOUNDS
-                },
-                ClaimFirst::Markers,
-                None,
-            )
-            .await
-            .expect("an answer")
-            .objects();
+        let answer = scene.answer(claims(2), ClaimFirst::Markers, None).await;
+        let claimed = answer.objects();
         assert_eq!(claimed.len(), 2.min(names.len() - meant.len()), "{text}");
         assert!(
             claimed.iter().all(|name| !meant.contains(&name.as_str())),
@@ -181,27 +206,11 @@ async fn a_selector_means_everything_or_a_prefix_at_a_colon_or_one_object() {
         scene.console.check().await;
         // Lifting the rule wakes exactly the objects that it matched. The rule `other` matches none
         // of them.
-        set(scene.conn(), &keys, Kind::Block, "other").await;
-        lift(scene.conn(), &keys, Kind::Pause, text).await;
-        scene
-            .call(
-                Bounds {
-                    claims: 0,
-                    ..BOUNDS
-                },
-                ClaimFirst::Markers,
-                None,
-            )
-            .await
-            .expect("an answer");
-        assert_eq!(
-            (
-                scene.paused().await,
-                scene.rule(&format!("pause {text}")).await
-            ),
-            (vec![], None),
-            "{text}"
-        );
+        scene.set(Kind::Block, "other").await;
+        scene.lift(Kind::Pause, text).await;
+        scene.answer(claims(0), ClaimFirst::Markers, None).await;
+        assert_eq!(scene.paused().await, [""; 0], "{text}");
+        assert_eq!(scene.rule(&format!("pause {text}")).await, None);
         for name in &paused {
             assert!(scene.console.due(name).await.is_some(), "{text}: {name}");
         }
@@ -222,40 +231,16 @@ async fn a_slot_does_not_go_on_with_a_paused_object() {
             scene.state.add("LPUSH work:1:events 2").await;
         }
         scene.state.emit("other", "3").await;
-        set(scene.conn(), &keys, Kind::Block, "work:1").await;
-        let tag = Tag {
-            first: 1,
-            ..Tag::default()
-        };
-        let done = Report {
-            object: "work:1".into(),
-            tag,
-            count: 1,
-            last: Some(1),
-            then: BatchResult::Done,
-        };
-        let answer = scene
-            .call(BOUNDS, ClaimFirst::Markers, Some(&done))
-            .await
-            .expect("an answer");
+        scene.set(Kind::Block, "work:1").await;
+        let done = done("work:1", 1);
+        let answer = scene.answer(BOUNDS, ClaimFirst::Markers, Some(&done)).await;
         assert_eq!(answer.objects(), ["other"]);
         assert_eq!(scene.paused().await.len(), usize::from(more));
         assert_eq!(
-            scene
-                .console
-                .text(&keys.event_worker("work:1"))
-                .await
-                .as_deref(),
+            scene.console.owner("work:1").await.as_deref(),
             more.then_some("held")
         );
-        assert_eq!(
-            scene
-                .console
-                .text(&keys.last_event_id("work:1"))
-                .await
-                .as_deref(),
-            Some("1")
-        );
+        assert_eq!(scene.console.last_id("work:1").await, 1);
         assert_eq!(
             scene.console.list(&keys.worker_object("w.0")).await,
             ["other"]
@@ -271,30 +256,24 @@ async fn a_name_that_was_popped_is_paused() {
     for (owned, events) in [(false, true), (true, true), (false, false)] {
         let mut scene = attached().await;
         let keys = scene.keys.clone();
-        scene
-            .state
-            .add("LPUSH event.worker:w.0:object work:1")
-            .await;
+        let (console, list) = (&scene.console, "event.worker:w.0:object");
+        console.add(&format!("LPUSH {list} work:1")).await;
         if owned {
-            scene.state.add("SET work:1:event.worker w.0").await;
+            console.add("SET work:1:event.worker w.0").await;
         }
         if events {
-            scene.state.add("LPUSH work:1:events 1").await;
+            console.add("LPUSH work:1:events 1").await;
         }
-        set(scene.conn(), &keys, Kind::Pause, "*").await;
-        assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
+        scene.set(Kind::Pause, "*").await;
+        assert_eq!(scene.ask().await.objects(), [""; 0]);
         assert_eq!(scene.paused().await.len(), usize::from(events));
         assert_eq!(
-            scene
-                .console
-                .text(&keys.event_worker("work:1"))
-                .await
-                .as_deref(),
+            scene.console.owner("work:1").await.as_deref(),
             events.then_some("held")
         );
         assert_eq!(
             scene.console.list(&keys.worker_object("w.0")).await,
-            Vec::<String>::new()
+            [""; 0]
         );
         scene.console.check().await;
     }
@@ -307,20 +286,15 @@ async fn a_name_that_was_popped_is_paused() {
 async fn a_held_batch_is_paused_with_its_numbers_when_it_is_due() {
     let mut scene = attached().await;
     let keys = scene.keys.clone();
-    scene
-        .state
-        .hold("due", "1", &["1", "2"], "1 2 3 1 retry: x")
-        .await;
-    scene
-        .state
-        .hold("later", "99999999999999", &["3"], "3 0 1 0 retry: y")
-        .await;
-    scene
-        .state
-        .hold("operator", "inf", &["4"], "4 0 1 0 attempts: z")
-        .await;
-    set(scene.conn(), &keys, Kind::Pause, "*").await;
-    assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
+    for (object, due, batch, why) in [
+        ("due", "1", &["1", "2"][..], "1 2 3 1 retry: x"),
+        ("later", "99999999999999", &["3"], "3 0 1 0 retry: y"),
+        ("operator", "inf", &["4"], "4 0 1 0 attempts: z"),
+    ] {
+        scene.state.hold(object, due, batch, why).await;
+    }
+    scene.set(Kind::Pause, "*").await;
+    assert_eq!(scene.ask().await.objects(), [""; 0]);
     assert_eq!(
         (scene.paused().await, scene.console.due("due").await),
         (vec!["due".to_owned()], None)
@@ -335,7 +309,7 @@ async fn a_held_batch_is_paused_with_its_numbers_when_it_is_due() {
     );
     assert_eq!(scene.console.due("operator").await, Some(f64::INFINITY));
     scene.console.check().await;
-    lift(scene.conn(), &keys, Kind::Pause, "*").await;
+    scene.lift(Kind::Pause, "*").await;
     let answer = scene.ask().await;
     assert_eq!(answer.objects(), ["due"]);
     assert_eq!(answer.batches[0].tag.to_string(), "1 3 3 1");
@@ -348,34 +322,16 @@ async fn a_held_batch_is_paused_with_its_numbers_when_it_is_due() {
 #[tokio::test]
 async fn waking_goes_on_where_another_call_has_left_off() {
     let mut scene = attached().await;
-    let keys = scene.keys.clone();
     let name = |n: usize| format!("{}:{n:04}", if n < 300 { "kept" } else { "work" });
     for n in 0..700 {
-        scene
-            .state
-            .run("SET", &[&keys.event_worker(&name(n)), "held"])
-            .await;
-        scene
-            .state
-            .run("ZADD", &[&keys.objects_paused(), "0", &name(n)])
-            .await;
+        scene.pause(&name(n)).await;
     }
-    set(scene.conn(), &keys, Kind::Block, "kept:*").await;
-    set(scene.conn(), &keys, Kind::Pause, "*").await;
-    assert_eq!(
-        lift(scene.conn(), &keys, Kind::Pause, "*").await,
-        Ruled::Lifted
-    );
+    scene.set(Kind::Block, "kept:*").await;
+    scene.set(Kind::Pause, "*").await;
+    assert_eq!(scene.lift(Kind::Pause, "*").await, Ruled::Lifted);
     let mut left = Vec::new();
     loop {
-        let none = Bounds {
-            claims: 0,
-            ..BOUNDS
-        };
-        let answer = scene
-            .call(none, ClaimFirst::Markers, None)
-            .await
-            .expect("an answer");
+        let answer = scene.answer(claims(0), ClaimFirst::Markers, None).await;
         left.push(scene.paused().await.len());
         scene.console.check().await;
         assert_eq!(answer.more, scene.rule("pause *").await.is_some());
@@ -383,10 +339,7 @@ async fn waking_goes_on_where_another_call_has_left_off() {
             break;
         }
         assert_eq!(answer.next_due, Some(Duration::ZERO));
-        assert_eq!(
-            lift(scene.conn(), &keys, Kind::Pause, "*").await,
-            Ruled::Lifting
-        );
+        assert_eq!(scene.lift(Kind::Pause, "*").await, Ruled::Lifting);
     }
     assert_eq!(
         left,
@@ -402,54 +355,22 @@ async fn waking_goes_on_where_another_call_has_left_off() {
 #[tokio::test]
 async fn a_rule_that_is_set_again_begins_anew() {
     let mut scene = attached().await;
-    let keys = scene.keys.clone();
     for n in 0..300 {
-        let name = format!("work:{n:03}");
-        scene
-            .state
-            .run("SET", &[&keys.event_worker(&name), "held"])
-            .await;
-        scene
-            .state
-            .run("ZADD", &[&keys.objects_paused(), "0", &name])
-            .await;
+        scene.pause(&format!("work:{n:03}")).await;
     }
-    let none = Bounds {
-        claims: 0,
-        ..BOUNDS
-    };
-    set(scene.conn(), &keys, Kind::Pause, "work:*").await;
-    lift(scene.conn(), &keys, Kind::Pause, "work:*").await;
-    assert!(
-        scene
-            .call(none, ClaimFirst::Held, None)
-            .await
-            .expect("an answer")
-            .more
-    );
-    assert_eq!(
-        set(scene.conn(), &keys, Kind::Pause, "work:*").await,
-        Ruled::Revived
-    );
+    let none = claims(0);
+    scene.set(Kind::Pause, "work:*").await;
+    scene.lift(Kind::Pause, "work:*").await;
+    assert!(scene.answer(none, ClaimFirst::Held, None).await.more);
+    assert_eq!(scene.set(Kind::Pause, "work:*").await, Ruled::Revived);
     // The woken objects are due, so the call pauses them again. They are more objects than the
     // process can claim at once.
-    assert_eq!(
-        scene
-            .call(BOUNDS, ClaimFirst::Held, None)
-            .await
-            .expect("an answer")
-            .objects(),
-        Vec::<String>::new()
-    );
+    let answer = scene.answer(BOUNDS, ClaimFirst::Held, None).await;
+    assert_eq!(answer.objects(), [""; 0]);
     assert_eq!(scene.paused().await.len(), 300);
     scene.console.check().await;
-    lift(scene.conn(), &keys, Kind::Pause, "work:*").await;
-    while scene
-        .call(none, ClaimFirst::Held, None)
-        .await
-        .expect("an answer")
-        .more
-    {}
+    scene.lift(Kind::Pause, "work:*").await;
+    while scene.answer(none, ClaimFirst::Held, None).await.more {}
     assert_eq!(
         (scene.paused().await.len(), scene.rule("next").await),
         (0, None)
@@ -462,25 +383,16 @@ async fn a_rule_that_is_set_again_begins_anew() {
 #[tokio::test]
 async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
     const OBJECTS: usize = 200;
+    let name = |n: usize| format!("{n}:1:2:3:4:5:6:7:8");
     let mut scene = attached().await;
     let keys = scene.keys.clone();
-    set(scene.conn(), &keys, Kind::Pause, "other").await;
+    scene.set(Kind::Pause, "other").await;
     for n in 0..OBJECTS {
-        scene
-            .state
-            .hold(
-                &format!("{n}:1:2:3:4:5:6:7:8"),
-                "1",
-                &["1"],
-                &format!("{} 0 0 0 stop", n + 1),
-            )
-            .await;
+        let (object, why) = (name(n), format!("{} 0 0 0 stop", n + 1));
+        scene.state.hold(&object, "1", &["1"], &why).await;
     }
-    let bounds = Bounds {
-        claims: OBJECTS,
-        ..BOUNDS
-    };
-    let mut call = Advance::new(&keys, "w", "t", bounds, ClaimFirst::Held);
+    let (token, bounds) = (ATTACH.token, claims(OBJECTS));
+    let mut call = Advance::new(&keys, "w", token, bounds, ClaimFirst::Held);
     (0..OBJECTS).for_each(|slot| call.free(slot));
     let answer = wire::advance(scene.conn(), &call).await.expect("an answer");
     let Advanced::Ok { batches, more, .. } = answer else {
@@ -488,10 +400,7 @@ async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
     };
     let mut owned = 0;
     for n in 0..OBJECTS {
-        let owner: String = scene
-            .console
-            .run(&["GET", &keys.event_worker(&format!("{n}:1:2:3:4:5:6:7:8"))])
-            .await;
+        let owner = scene.console.owner(&name(n)).await.expect("an owner");
         owned += usize::from(owner != "held");
     }
     assert!(
@@ -506,16 +415,8 @@ async fn a_slot_has_a_batch_only_if_the_reply_has_it() {
 #[tokio::test]
 async fn a_rule_past_its_end_is_woken() {
     let mut scene = attached().await;
-    let keys = scene.keys.clone();
-    set_for(
-        scene.conn(),
-        &keys,
-        Kind::Pause,
-        "*",
-        Duration::from_secs(3600),
-    )
-    .await;
-    set(scene.conn(), &keys, Kind::Block, "other").await;
+    scene.pause_for("*", 3600).await;
+    scene.set(Kind::Block, "other").await;
     scene.state.emit("work:1", "1").await;
     let answer = scene.ask().await;
     let due = answer.next_due.expect("a time");
@@ -536,13 +437,8 @@ async fn a_rule_past_its_end_is_woken() {
     numbers[1] = "5";
     scene.state.rule("pause *", &numbers.join(" "), "5").await;
     assert_eq!(scene.ask().await.objects(), ["work:1"]);
-    assert_eq!(
-        (
-            scene.rule("pause *").await,
-            scene.rule("next").await.as_deref()
-        ),
-        (None, Some("never"))
-    );
+    assert_eq!(scene.rule("pause *").await, None);
+    assert_eq!(scene.rule("next").await.as_deref(), Some("never"));
     scene.console.check().await;
 }
 
@@ -551,91 +447,40 @@ async fn a_rule_past_its_end_is_woken() {
 #[tokio::test]
 async fn a_rule_that_is_set_twice_is_one_rule() {
     let mut scene = attached().await;
-    let keys = scene.keys.clone();
-    assert_eq!(
-        lift(scene.conn(), &keys, Kind::Pause, "*").await,
-        Ruled::NotSet
-    );
-    set_for(
-        scene.conn(),
-        &keys,
-        Kind::Pause,
-        "work:*",
-        Duration::from_secs(60),
-    )
-    .await;
+    assert_eq!(scene.lift(Kind::Pause, "*").await, Ruled::NotSet);
+    scene.pause_for("work:*", 60).await;
     let bob = By {
         who: "bob the \u{e9}",
         why: "3 4 5",
     };
-    let again = control(scene.conn(), &keys)
-        .set_rule(bob, Kind::Pause, &selector("work:*"), None)
-        .await
-        .expect("set");
-    assert_eq!(again, Ruled::Again);
-    set(scene.conn(), &keys, Kind::Block, "z").await;
-    let all = control(scene.conn(), &keys)
-        .rules()
-        .await
-        .expect("rules")
-        .rules;
-    let shown: Vec<_> = all
-        .iter()
-        .map(|rule| {
-            (
-                rule.to_string(),
-                rule.actor.as_str(),
-                rule.reason.as_str(),
-                rule.end_ms,
-            )
-        })
-        .collect();
+    let again = scene.try_pause(bob, "work:*").await;
+    assert_eq!(again.expect("set"), Ruled::Again);
+    scene.set(Kind::Block, "z").await;
+    let all = scene.console.control().rules().await.expect("rules").rules;
+    let shown = all.iter().map(|rule| {
+        assert!(rule.in_force && rule.set_ms > 1_500_000_000_000);
+        assert_eq!(rule.end_ms, None);
+        format!("{rule}: {}: {}", rule.actor, rule.reason)
+    });
     let expected = [
-        ("block z", "ada@host", "not now"),
-        ("pause work:*", "bob the \u{e9}", "3 4 5"),
+        "block z: ada@host: not now",
+        "pause work:*: bob the \u{e9}: 3 4 5",
     ];
-    assert_eq!(
-        shown,
-        expected.map(|(rule, actor, reason)| (rule.to_owned(), actor, reason, None))
-    );
-    assert!(
-        all.iter()
-            .all(|rule| rule.in_force && rule.set_ms > 1_500_000_000_000)
-    );
-    assert_eq!(
-        lift(scene.conn(), &keys, Kind::Block, "work:*").await,
-        Ruled::NotSet
-    );
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
+    assert_eq!(scene.lift(Kind::Block, "work:*").await, Ruled::NotSet);
     // Only the first lifting pushes an empty marker, which wakes a worker.
-    assert_eq!(
-        lift(scene.conn(), &keys, Kind::Block, "z").await,
-        Ruled::Lifted
-    );
-    assert_eq!(
-        lift(scene.conn(), &keys, Kind::Block, "z").await,
-        Ruled::Lifting
-    );
-    assert_eq!(scene.console.list(&keys.objects_with_events()).await, [""]);
-    assert!(
-        !control(scene.conn(), &keys)
-            .rules()
-            .await
-            .expect("rules")
-            .rules[0]
-            .in_force
-    );
+    assert_eq!(scene.lift(Kind::Block, "z").await, Ruled::Lifted);
+    assert_eq!(scene.lift(Kind::Block, "z").await, Ruled::Lifting);
+    assert_eq!(scene.console.markers().await, [""]);
+    assert!(!scene.console.control().rules().await.expect("rules").rules[0].in_force);
 }
 
 /// An invalid rule holds no object. Lifting replaces it by a lifted rule without an end.
 #[tokio::test]
 async fn an_invalid_rule_is_lifted() {
     let mut scene = attached().await;
-    let keys = scene.keys.clone();
     scene.state.rule("pause work:*", "nonsense", "never").await;
-    assert_eq!(
-        lift(scene.conn(), &keys, Kind::Pause, "work:*").await,
-        Ruled::Lifted
-    );
+    assert_eq!(scene.lift(Kind::Pause, "work:*").await, Ruled::Lifted);
     assert_eq!(
         scene.rule("pause work:*").await.as_deref(),
         Some("0 0 1 0 0 ")
@@ -655,39 +500,20 @@ async fn a_key_of_a_wrong_type_is_noticed_first() {
         scene.state.own("w.0", "work:2", 1, &["1"]).await;
         if rules_wrong {
             scene.state.add("SADD event.rules wrong").await;
-            let refused = control(scene.conn(), &keys)
-                .set_rule(ADA, Kind::Pause, &selector("*"), None)
-                .await
-                .expect_err("wrong");
-            assert!(
-                matches!(&refused, ControlError::WrongType { key, .. } if *key == keys.event_rules()),
-                "{refused}"
-            );
+            let refused = scene.try_pause(ADA, "*").await;
+            assert_wrong_type(&refused, &keys.event_rules());
         }
         if paused_wrong {
-            set(scene.conn(), &keys, Kind::Pause, "*").await;
+            scene.set(Kind::Pause, "*").await;
             scene.state.add("SADD objects.paused wrong").await;
         }
-        let tag = Tag {
-            first: 1,
-            ..Tag::default()
-        };
-        let done = Report {
-            object: "work:2".into(),
-            tag,
-            count: 1,
-            last: Some(1),
-            then: BatchResult::Done,
-        };
+        let done = done("work:2", 1);
         let Err(refused) = scene.call(BOUNDS, ClaimFirst::Markers, Some(&done)).await else {
             panic!("a wrong type")
         };
         assert!(refused.is_wrong_type(), "{refused}");
         assert_eq!(scene.console.list(&keys.worker_event("w.0")).await, ["1"]);
-        assert_eq!(
-            scene.console.list(&keys.objects_with_events()).await,
-            ["work:1"]
-        );
+        assert_eq!(scene.console.markers().await, ["work:1"]);
     }
 }
 
@@ -702,35 +528,20 @@ async fn a_paused_batch_is_not_passed_over_where_its_owner_cannot_be_told() {
             .state
             .hold("work:1", "1", &["1"], "1 0 1 0 retry: x")
             .await;
-        set(scene.conn(), &keys, Kind::Pause, "work:1").await;
-        scene
-            .call(BOUNDS, ClaimFirst::Held, None)
-            .await
-            .expect("an answer");
+        scene.set(Kind::Pause, "work:1").await;
+        scene.answer(BOUNDS, ClaimFirst::Held, None).await;
         scene.state.add("DEL work:1:event.worker").await;
         scene.state.add("SADD work:1:event.worker wrong").await;
         scene.state.emit("work:1", "2").await;
         if !ruled {
             scene.state.add("DEL event.rules").await;
         }
-        assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
-        assert_eq!(
-            scene
-                .console
-                .text(&keys.event_worker("work:1"))
-                .await
-                .as_deref(),
-            Some("held")
-        );
+        assert_eq!(scene.ask().await.objects(), [""; 0]);
+        assert_eq!(scene.console.owner("work:1").await.as_deref(), Some("held"));
         assert_eq!(scene.console.list(&keys.events_held("work:1")).await, ["1"]);
-        assert_eq!(scene.console.list(&keys.events("work:1")).await, ["2"]);
-        assert_eq!(
-            (
-                scene.paused().await.len(),
-                scene.console.due("work:1").await.is_some()
-            ),
-            (usize::from(ruled), !ruled)
-        );
+        assert_eq!(scene.console.queue("work:1").await, ["2"]);
+        assert_eq!(scene.paused().await.len(), usize::from(ruled));
+        assert_eq!(scene.console.due("work:1").await.is_some(), !ruled);
         scene.console.check().await;
     }
 }
@@ -746,22 +557,10 @@ async fn a_paused_object_that_is_quarantined_is_paused_no_more() {
         scene.state.run("HSET", &[&key, "wrong", "type"]).await;
     }
     scene.state.add("LPUSH objects.with.events work:1").await;
-    assert_eq!(scene.ask().await.objects(), Vec::<String>::new());
-    assert_eq!(
-        (
-            scene.paused().await.len(),
-            scene.console.due("work:1").await
-        ),
-        (0, Some(f64::INFINITY))
-    );
-    assert_eq!(
-        scene
-            .console
-            .text(&keys.event_worker("work:1"))
-            .await
-            .as_deref(),
-        Some("held")
-    );
+    assert_eq!(scene.ask().await.objects(), [""; 0]);
+    assert_eq!(scene.paused().await, [""; 0]);
+    assert_eq!(scene.console.due("work:1").await, Some(f64::INFINITY));
+    assert_eq!(scene.console.owner("work:1").await.as_deref(), Some("held"));
 }
 
 /// A held object is under a rule and has a marker, and its owner key has a wrong type. It is held
@@ -769,23 +568,17 @@ async fn a_paused_object_that_is_quarantined_is_paused_no_more() {
 #[tokio::test]
 async fn a_held_object_whose_owner_cannot_be_told_is_not_paused() {
     let mut scene = attached().await;
-    let keys = scene.keys.clone();
     scene
         .state
         .hold("work:1", "99999999999999", &["1"], "1 0 1 0 retry: x")
         .await;
-    set(scene.conn(), &keys, Kind::Pause, "work:1").await;
+    scene.set(Kind::Pause, "work:1").await;
     scene.state.add("DEL work:1:event.worker").await;
     scene.state.add("SADD work:1:event.worker wrong").await;
     scene.state.emit("work:1", "2").await;
     scene.ask().await;
-    assert_eq!(
-        (
-            scene.paused().await.len(),
-            scene.console.due("work:1").await
-        ),
-        (0, Some(f64::INFINITY))
-    );
+    assert_eq!(scene.paused().await, [""; 0]);
+    assert_eq!(scene.console.due("work:1").await, Some(f64::INFINITY));
     scene.console.check().await;
 }
 
@@ -797,21 +590,13 @@ async fn the_last_id_of_a_paused_object_does_not_expire() {
     scene.state.delivered("work:1", 7).await;
     scene.state.add("PEXPIRE work:1:last.event.id 600000").await;
     scene.state.emit("work:1", "1").await;
-    set(scene.conn(), &keys, Kind::Pause, "*").await;
+    scene.set(Kind::Pause, "*").await;
     let forgets = Bounds {
         forget_after: Some(Duration::from_secs(60)),
         ..BOUNDS
     };
-    scene
-        .call(forgets, ClaimFirst::Markers, None)
-        .await
-        .expect("an answer");
-    assert_eq!(
-        scene
-            .console
-            .run::<i64>(&["PTTL", &keys.last_event_id("work:1")])
-            .await,
-        -1
-    );
-    assert_eq!(scene.console.number(&keys.last_event_id("work:1")).await, 7);
+    scene.answer(forgets, ClaimFirst::Markers, None).await;
+    let last = keys.last_event_id("work:1");
+    assert_eq!(scene.console.run::<i64>(&["PTTL", &last]).await, -1);
+    assert_eq!(scene.console.last_id("work:1").await, 7);
 }
