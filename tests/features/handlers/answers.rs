@@ -1,7 +1,7 @@
 //! Handlers: the effect of their results, the events they receive, and their cancellation.
 
 use std::future::pending;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -11,46 +11,10 @@ use seriatim::handlers::{
 use seriatim::worker::EventLog;
 use tokio::sync::Notify;
 
+use super::Journal;
 use crate::support::console::{Console, PATIENCE};
-use crate::support::running::start;
-use crate::support::{Redis, control, until};
-
-/// The journal of a test, to which handlers add lines in order.
-#[derive(Clone, Default)]
-struct Journal(Arc<Mutex<Vec<String>>>);
-
-impl Journal {
-    fn note(&self, line: impl Into<String>) {
-        self.0.lock().expect("no panic").push(line.into());
-    }
-
-    fn lines(&self) -> Vec<String> {
-        self.0.lock().expect("no panic").clone()
-    }
-
-    fn count(&self, line: &str) -> usize {
-        self.lines().iter().filter(|noted| *noted == line).count()
-    }
-
-    async fn until(&self, count: usize, line: &str) {
-        until(&format!("{count} times {line:?}"), PATIENCE, async || {
-            (self.count(line) >= count).then_some(())
-        })
-        .await;
-    }
-
-    /// Returns a handler that records the event, and succeeds.
-    fn notes(&self, name: &'static str) -> impl Handler<Value> {
-        let journal = self.clone();
-        move |_: Value, cx: HandlerContext| {
-            let journal = journal.clone();
-            async move {
-                journal.note(format!("{name} {}", cx.id()));
-                Ok(())
-            }
-        }
-    }
-}
+use crate::support::running::{policy, retrying, start};
+use crate::support::{Redis, assert_matches, until};
 
 /// A value that adds a line to the journal when it is dropped.
 struct Dropped(Journal);
@@ -159,7 +123,7 @@ async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() 
         .build()
         .expect("a set");
     let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy");
+        config.retry = policy("fixed:1h");
         config.concurrency = 1;
     });
     console
@@ -174,7 +138,7 @@ async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() 
     assert_eq!(journal.count("dropped"), 1);
     assert_eq!(finished(&console, "work:1").await, ["handler:quick", "id"]);
     until("the other object is done", PATIENCE, async || {
-        (console.number(&console.keys.last_event_id("work:2")).await > 0).then_some(())
+        (console.last_id("work:2").await > 0).then_some(())
     })
     .await;
     console.release("work:1").await;
@@ -280,9 +244,7 @@ async fn what_becomes_of_an_event_is_logged_with_the_errors_of_its_handlers() {
         .build()
         .expect("a set");
     let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1ms,attempts=3,then=complete-with-errors"
-            .parse()
-            .expect("a policy");
+        config.retry = policy("fixed:1ms,attempts=3,then=complete-with-errors");
         config.event_log = Some(EventLog::default());
     });
     console
@@ -294,10 +256,7 @@ async fn what_becomes_of_an_event_is_logged_with_the_errors_of_its_handlers() {
     journal.until(1, "declined 4").await;
     console.until_at_rest().await;
     worker.finish().await;
-    let page = control(&redis.connect().await, redis.keys())
-        .log(None, 100)
-        .await
-        .expect("the log");
+    let page = redis.control().await.log(None, 100).await.expect("the log");
     let rows = page.entries.iter().map(|row| {
         let error = row.error.as_deref().unwrap_or_default();
         format!(
@@ -357,10 +316,7 @@ async fn one_subtask_above_the_limit_is_refused() {
             };
             assert_eq!(cx.once(&name(7), run).await, Ok(()));
             let too_long = cx.once(&"x".repeat(SUBTASK_BYTES_MAX + 1), run).await;
-            assert!(
-                matches!(too_long, Err(Failure::Unrecoverable { .. })),
-                "{too_long:?}"
-            );
+            assert_matches!(too_long, Err(Failure::Unrecoverable { .. }));
             let refused = cx
                 .once("one more", run)
                 .await
@@ -377,9 +333,7 @@ async fn one_subtask_above_the_limit_is_refused() {
         .register_all("names_one_more", names_one_more)
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &handlers, retrying("fixed:1h"));
     console.emit("work:1", "{}").await;
     let why = "retry: names_one_more: the handlers of one event name at most 1000 subtasks";
     assert!(

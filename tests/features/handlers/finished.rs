@@ -11,7 +11,7 @@ use seriatim::sink::{self, Stop};
 use super::{Journal, handled, moved};
 use crate::support::console::PATIENCE;
 use crate::support::recorder::Gate;
-use crate::support::running::start;
+use crate::support::running::{retrying, start};
 use crate::support::{Redis, until};
 
 /// Finished handlers of an event stay finished while the other handlers are retried. When the event
@@ -50,10 +50,7 @@ async fn two_handlers_succeed_and_one_is_transient_only_that_one_runs_again() {
         journal.lines().iter().position(|line| line.ends_with(" 2")),
         Some(6)
     );
-    assert_eq!(
-        console.number(&console.keys.last_event_id("work:1")).await,
-        2
-    );
+    assert_eq!(console.last_id("work:1").await, 2);
 }
 
 /// The worker dies in the first of three events, after one of the event's handlers has succeeded.
@@ -190,9 +187,7 @@ async fn a_subtask_succeeds_once() {
             .expect("a set")
     };
     console.emit("work:1", moved("a")).await;
-    let worker = start(&redis, "w", &set(), |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &set(), retrying("fixed:1h"));
     console
         .until_held("work:1", "retry: order: no mail today")
         .await;
@@ -323,9 +318,7 @@ async fn what_is_finished_is_kept_over_a_new_connection() {
         )
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &handlers, retrying("fixed:1h"));
     console.emit("work:1", moved("a")).await;
     until("a subtask is done", PATIENCE, async || {
         (handled(&console, "work:1").await.len() == 2).then_some(())
@@ -362,9 +355,7 @@ async fn a_key_of_a_wrong_type_is_named() {
         .expect("a set");
     let key = console.keys.event_handled("work:1");
     let _: String = console.run(&["SET", &key, "wrong"]).await;
-    let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &handlers, retrying("fixed:1h"));
     console.emit("work:1", moved("a")).await;
     let held = console.until_held("work:1", "retry: order: ").await;
     assert!(held.contains(&key) && held.contains("WRONGTYPE"), "{held}");
@@ -391,15 +382,10 @@ async fn another_sink_leaves_nothing_behind() {
     let journal = Journal::default();
     let handlers = Handlers::builder()
         .register_all("good", journal.notes("good"))
-        .register_all(
-            "down",
-            journal.answers("down", |_| Err(Failure::transient("down"))),
-        )
+        .register_all("down", journal.transient("down", "down"))
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &handlers, retrying("fixed:1h"));
     console.emit("work:1", moved("a")).await;
     console.until_held("work:1", "retry").await;
     assert_eq!(handled(&console, "work:1").await, ["handler:good", "id"]);

@@ -3,11 +3,11 @@
 mod answers;
 mod emit;
 mod finished;
+mod journal;
 mod schedule;
 mod values;
 
 use std::future::pending;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use seriatim::handlers::{
@@ -15,8 +15,9 @@ use seriatim::handlers::{
 };
 use seriatim::worker::{Backoff, Limit, RetryPolicy, UsedUp};
 
+use self::journal::Journal;
 use crate::support::console::{Console, PATIENCE};
-use crate::support::running::start;
+use crate::support::running::{retrying, start};
 use crate::support::{Redis, until};
 
 #[derive(serde::Deserialize)]
@@ -26,66 +27,6 @@ struct Moved {
 
 impl EventType for Moved {
     const TYPE: &'static str = "moved";
-}
-
-/// The journal of a test, to which handlers add lines in order.
-#[derive(Clone, Default)]
-struct Journal(Arc<Mutex<Vec<String>>>);
-
-impl Journal {
-    fn note(&self, line: impl Into<String>) {
-        self.0.lock().expect("no panic").push(line.into());
-    }
-
-    fn lines(&self) -> Vec<String> {
-        self.0.lock().expect("no panic").clone()
-    }
-
-    /// Returns the journal's lines, sorted, because the handlers of one event run at the same time.
-    fn sorted(&self) -> Vec<String> {
-        let mut lines = self.lines();
-        lines.sort();
-        lines
-    }
-
-    fn count(&self, line: &str) -> usize {
-        self.lines().iter().filter(|noted| *noted == line).count()
-    }
-
-    async fn until(&self, count: usize, line: &str) {
-        until(&format!("{count} times {line:?}"), PATIENCE, async || {
-            (self.count(line) >= count).then_some(())
-        })
-        .await;
-    }
-
-    /// Returns a handler that records its run, and succeeds.
-    fn notes(&self, name: &'static str) -> impl Handler<serde_json::Value> {
-        let journal = self.clone();
-        move |_: serde_json::Value, cx: HandlerContext| {
-            let journal = journal.clone();
-            async move {
-                journal.note(format!("{name} {}", cx.id()));
-                Ok(())
-            }
-        }
-    }
-
-    /// Returns a handler that records its run, and returns the result of `answer`.
-    fn answers(
-        &self,
-        name: &'static str,
-        answer: impl Fn(&HandlerContext) -> HandlerResult + Clone + Send + Sync + 'static,
-    ) -> impl Handler<serde_json::Value> {
-        let journal = self.clone();
-        move |_: serde_json::Value, cx: HandlerContext| {
-            let (journal, answer) = (journal.clone(), answer.clone());
-            async move {
-                journal.note(format!("{name} {}", cx.id()));
-                answer(&cx)
-            }
-        }
-    }
 }
 
 fn moved(to: &str) -> String {
@@ -107,14 +48,8 @@ async fn an_unrecoverable_beside_a_transient_the_transient_never_runs_again() {
     let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
-        .register_all(
-            "down",
-            journal.answers("down", |_| Err(Failure::transient("no route"))),
-        )
-        .register_all(
-            "bad",
-            journal.answers("bad", |_| Err(Failure::unrecoverable("no such place"))),
-        )
+        .register_all("down", journal.transient("down", "no route"))
+        .register_all("bad", journal.unrecoverable("bad", "no such place"))
         .register_all("good", journal.notes("good"))
         .build()
         .expect("a set");
@@ -193,9 +128,7 @@ async fn a_panic_and_a_timeout_are_transient() {
         )
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &handlers, retrying("fixed:1h"));
     console.emit("work:1", moved("here")).await;
     console.emit("work:2", r#"{"type":"crashed"}"#).await;
     assert_eq!(
@@ -290,9 +223,7 @@ async fn an_event_without_a_handler_goes_as_the_policy_says() {
             "no handler is registered for events without a type"
         ]
     );
-    let worker = start(&redis, "w", &set(Unhandled::Retry), |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &set(Unhandled::Retry), retrying("fixed:1h"));
     console.emit("work:1", r#"{"type":"sold"}"#).await;
     console
         .until_held("work:1", "retry: no handler is registered")
@@ -302,10 +233,7 @@ async fn an_event_without_a_handler_goes_as_the_policy_says() {
     console.release("work:1").await;
     console.until_at_rest().await;
     worker.finish().await;
-    assert_eq!(
-        console.number(&console.keys.last_event_id("work:1")).await,
-        3
-    );
+    assert_eq!(console.last_id("work:1").await, 3);
     let others = Handlers::builder()
         .register_type("moved", "moved", journal.notes("moved"))
         .register_other("other", journal.notes("other"))
@@ -333,10 +261,7 @@ async fn the_longest_wait_asked_for_counts_and_attempts_end() {
     let handlers = Handlers::builder()
         .register_all("a", journal.answers("a", waits(1000)))
         .register_all("b", journal.answers("b", waits(5000)))
-        .register_all(
-            "c",
-            journal.answers("c", |_| Err(Failure::transient("down"))),
-        )
+        .register_all("c", journal.transient("c", "down"))
         .build()
         .expect("a set");
     let worker = start(&redis, "w", &handlers, |config| {

@@ -12,7 +12,7 @@ use seriatim::testing::{HandlerTest, TestEvent};
 use crate::support::console::PATIENCE;
 use crate::support::recorder::Gate;
 use crate::support::running::start;
-use crate::support::{Redis, control, until};
+use crate::support::{Redis, assert_matches, until};
 
 const MOVED: &str = r#"{"type":"moved"}"#;
 const HOUR: Duration = Duration::from_secs(3600);
@@ -40,10 +40,7 @@ async fn schedules(control: &Control, object: &str) -> Vec<(String, u64, String)
 #[tokio::test]
 async fn what_is_scheduled_is_set_with_the_end_of_the_event_and_not_before() {
     let redis = Redis::start();
-    let (console, control) = (
-        redis.console().await,
-        control(&redis.connect().await, redis.keys()),
-    );
+    let (console, control) = (redis.console().await, redis.control().await);
     let gate = Gate::closed();
     let waits = gate.clone();
     let handlers = Handlers::builder()
@@ -112,10 +109,7 @@ async fn what_is_scheduled_is_set_with_the_end_of_the_event_and_not_before() {
 #[tokio::test]
 async fn a_failed_handler_schedules_nothing_and_its_rerun_once() {
     let redis = Redis::start();
-    let (console, control) = (
-        redis.console().await,
-        control(&redis.connect().await, redis.keys()),
-    );
+    let (console, control) = (redis.console().await, redis.control().await);
     let handlers = Handlers::builder()
         .register_type(
             "moved",
@@ -148,10 +142,7 @@ async fn a_failed_handler_schedules_nothing_and_its_rerun_once() {
 #[tokio::test]
 async fn a_key_replaces_keeps_its_time_or_keeps_the_first() {
     let redis = Redis::start();
-    let (console, control) = (
-        redis.console().await,
-        control(&redis.connect().await, redis.keys()),
-    );
+    let (console, control) = (redis.console().await, redis.control().await);
     let emitter = redis.emitter().await;
     let far = UNIX_EPOCH + Duration::from_secs(4_000_000_000);
     for key in ["r", "t", "f"] {
@@ -228,10 +219,7 @@ async fn a_key_replaces_keeps_its_time_or_keeps_the_first() {
 #[tokio::test]
 async fn a_key_of_a_wrong_type_holds_the_event_and_loses_nothing() {
     let redis = Redis::start();
-    let (console, control) = (
-        redis.console().await,
-        control(&redis.connect().await, redis.keys()),
-    );
+    let (console, control) = (redis.console().await, redis.control().await);
     let wrong = redis.keys().events_scheduled_of("user:2");
     console.run::<()>(&["SET", &wrong, "x"]).await;
     let handlers = Handlers::builder()
@@ -260,10 +248,7 @@ async fn a_key_of_a_wrong_type_holds_the_event_and_loses_nothing() {
 #[tokio::test]
 async fn what_is_scheduled_is_set_with_a_skip_too() {
     let redis = Redis::start();
-    let (console, control) = (
-        redis.console().await,
-        control(&redis.connect().await, redis.keys()),
-    );
+    let (console, control) = (redis.console().await, redis.control().await);
     let handlers = Handlers::builder()
         .register_type("moved", "good", |_: Value, cx: HandlerContext| async move {
             cx.schedule("user:2", &1).after(HOUR).key("k").add()?;
@@ -301,25 +286,25 @@ async fn a_test_of_handlers_sees_schedules() {
                 .key("k")
                 .add()?;
             let at = SystemTime::now() + HOUR;
-            assert!(matches!(
+            assert_matches!(
                 cx.schedule("", &1).at(at).add(),
                 Err(HandlerEmitError::Name(_))
-            ));
-            assert!(matches!(
+            );
+            assert_matches!(
                 cx.schedule("user:2", Json::new("{")).add(),
                 Err(HandlerEmitError::Event(_))
-            ));
-            assert!(matches!(
+            );
+            assert_matches!(
                 cx.schedule("user:2", &1).key("a\nb").add(),
                 Err(HandlerEmitError::Key(_))
-            ));
+            );
             let far = HOUR * (101 * 366 * 24);
             let at = SystemTime::now() + far;
             for schedule in [
                 cx.schedule("user:2", &1).after(far),
                 cx.schedule("user:2", &1).at(at),
             ] {
-                assert!(matches!(schedule.add(), Err(HandlerEmitError::Due(_))));
+                assert_matches!(schedule.add(), Err(HandlerEmitError::Due(_)));
             }
             Ok(())
         })

@@ -5,7 +5,7 @@ use seriatim::handlers::{Failure, HandlerContext, Handlers, SUBTASK_VALUE_BYTES_
 
 use super::Journal;
 use crate::support::Redis;
-use crate::support::running::start;
+use crate::support::running::{policy, retrying, start};
 
 /// A stored value has the type of an earlier deploy. The handler fails with a clear error, and the
 /// subtask does not run again. A handler that can read the value finishes the event.
@@ -43,9 +43,7 @@ async fn a_value_that_cannot_be_read_is_a_clear_error() {
         }
     };
     console.emit("work:1", "{}").await;
-    let retry = |config: &mut seriatim::worker::WorkerConfig| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    };
+    let retry = |config: &mut seriatim::worker::WorkerConfig| config.retry = policy("fixed:1h");
     let old = Handlers::builder()
         .register_all("order", old)
         .build()
@@ -103,9 +101,7 @@ async fn a_subtask_that_an_earlier_version_has_finished_has_no_value() {
         .build()
         .expect("a set");
     console.emit("work:1", "{}").await;
-    let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &handlers, retrying("fixed:1h"));
     console.until_held("work:1", "retry: order: first").await;
     console.add("HSET work:1:event.handled once:plain 1").await;
     console.release("work:1").await;

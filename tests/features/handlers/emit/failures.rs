@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::Value;
 use seriatim::handlers::{HandlerContext, Handlers};
 
-use super::{Journal, MOVED, emits, is_queued, kept, made};
+use super::{Journal, MOVED, emits, emitting, handled, is_queued, made, takes};
 use crate::support::console::PATIENCE;
 use crate::support::recorder::Gate;
-use crate::support::running::start;
+use crate::support::running::{retrying, start};
 use crate::support::{Redis, until};
 
 /// One handler has finished and emitted. Then the worker dies, or its lease lapses. This handler
@@ -31,9 +31,13 @@ async fn what_is_emitted_survives_a_crash_and_a_lapse() {
             }
         };
         let handlers = Handlers::builder()
-            .register_type("moved", "emits", journal.does("emits", emits(&["work:1"])))
+            .register_type(
+                "moved",
+                "emits",
+                journal.answers("emits", emits(&["work:1"])),
+            )
             .register_type("moved", "slow", slow)
-            .register_type("made", "takes", journal.takes())
+            .register_type("made", "takes", takes(&journal))
             .build()
             .expect("a set");
         let worker = start(&redis, "w", &handlers, |config| {
@@ -41,7 +45,7 @@ async fn what_is_emitted_survives_a_crash_and_a_lapse() {
         });
         console.emit("work:1", MOVED).await;
         until("one has finished", PATIENCE, async || {
-            (kept(&console, "work:1").await.len() == 3).then_some(())
+            (handled(&console, "work:1").await.len() == 3).then_some(())
         })
         .await;
         let worker = if crashes {
@@ -89,15 +93,7 @@ async fn what_is_emitted_survives_a_crash_and_a_lapse() {
 async fn a_target_that_is_no_list_holds_the_event_and_nothing_is_lost() {
     let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
-    let handlers = Handlers::builder()
-        .register_type(
-            "moved",
-            "emits",
-            journal.does("emits", emits(&["work:2", "work:3"])),
-        )
-        .register_type("made", "takes", journal.takes())
-        .build()
-        .expect("a set");
+    let handlers = emitting(&journal, &["work:2", "work:3"]);
     let queue = console.keys.events("work:3");
     let _: String = console.run(&["SET", &queue, "wrong"]).await;
     let worker = start(&redis, "w", &handlers, |_| {});
@@ -110,7 +106,7 @@ async fn a_target_that_is_no_list_holds_the_event_and_nothing_is_lost() {
     worker.finish().await;
     assert!(!is_queued(&console, "work:2").await);
     assert_eq!(
-        kept(&console, "work:1").await,
+        handled(&console, "work:1").await,
         ["emit:emits", "handler:emits", "id"]
     );
     let _: u64 = console.run(&["DEL", &queue]).await;
@@ -138,19 +134,13 @@ async fn a_target_that_is_no_list_holds_the_event_and_nothing_is_lost() {
 async fn at_maxmemory_a_handler_that_emits_fails_for_a_time() {
     let (redis, console) = Redis::own(&[]).with_console().await;
     let journal = Journal::default();
-    let handlers = Handlers::builder()
-        .register_type("moved", "emits", journal.does("emits", emits(&["work:3"])))
-        .register_type("made", "takes", journal.takes())
-        .build()
-        .expect("a set");
+    let handlers = emitting(&journal, &["work:3"]);
     console.emit("work:1", MOVED).await;
     console
         .emit_all("work:2", [made(8).to_string(), made(9).to_string()])
         .await;
     let _: String = console.run(&["CONFIG", "SET", "maxmemory", "1mb"]).await;
-    let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &handlers, retrying("fixed:1h"));
     let held = console.until_held("work:1", "retry: emits: ").await;
     assert!(held.contains("Redis is out of memory"), "{held}");
     until("others go on", PATIENCE, async || {
@@ -191,7 +181,7 @@ async fn workers_that_die_push_each_event_once() {
     let handlers = Handlers::builder()
         .register_type("moved", "one", relays)
         .register_type("moved", "two", relays)
-        .register_type("made", "takes", journal.takes())
+        .register_type("made", "takes", takes(&journal))
         .build()
         .expect("a set");
     let objects = ["work:1", "work:2", "work:3"];

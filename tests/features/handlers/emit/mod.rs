@@ -15,61 +15,32 @@ use seriatim::handlers::{
 use seriatim::sink::{self, Stop};
 use seriatim::worker::Worker;
 
+use super::{Journal, handled};
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::Gate;
-use crate::support::running::{config, start};
-use crate::support::{Redis, control, until};
+use crate::support::running::{config, retrying, start};
+use crate::support::{Redis, assert_matches, until};
 
-/// The journal of a test, to which handlers add lines in order.
-#[derive(Clone, Default)]
-struct Journal(Arc<Mutex<Vec<String>>>);
-
-impl Journal {
-    fn note(&self, line: String) {
-        self.0.lock().expect("no panic").push(line);
-    }
-
-    fn lines(&self) -> Vec<String> {
-        self.0.lock().expect("no panic").clone()
-    }
-
-    /// Returns a handler that records its name and the event's id, and then calls `act`.
-    fn does(
-        &self,
-        name: &'static str,
-        act: impl Fn(&HandlerContext) -> HandlerResult + Clone + Send + Sync + 'static,
-    ) -> impl Handler<Value> {
-        let journal = self.clone();
-        move |_: Value, cx: HandlerContext| {
-            let (journal, act) = (journal.clone(), act.clone());
-            async move {
-                journal.note(format!("{name} {}", cx.id()));
-                act(&cx)
-            }
-        }
-    }
-
-    /// Returns a handler for emitted events. It records the object, the id, the `prev` and the
-    /// number of each event.
-    fn takes(&self) -> impl Handler<Value> {
-        let journal = self.clone();
-        move |event: Value, cx: HandlerContext| {
-            let journal = journal.clone();
-            async move {
-                journal.note(format!(
-                    "{} {} after {}: {}",
-                    cx.object(),
-                    cx.id(),
-                    cx.prev(),
-                    event["n"]
-                ));
-                Ok(())
-            }
+/// Returns a handler for emitted events. It records the object, the id, the `prev` and the
+/// number of each event.
+fn takes(journal: &Journal) -> impl Handler<Value> {
+    let journal = journal.clone();
+    move |event: Value, cx: HandlerContext| {
+        let journal = journal.clone();
+        async move {
+            journal.note(format!(
+                "{} {} after {}: {}",
+                cx.object(),
+                cx.id(),
+                cx.prev(),
+                event["n"]
+            ));
+            Ok(())
         }
     }
 }
 
-/// Returns an event for the handler that `Journal::takes` returns.
+/// Returns an event for the handler that `takes` returns.
 fn made(n: u64) -> Value {
     json!({"type": "made", "n": n})
 }
@@ -88,12 +59,13 @@ fn emits(
     }
 }
 
-async fn kept(console: &Console, object: &str) -> Vec<String> {
-    let mut fields: Vec<String> = console
-        .run(&["HKEYS", &console.keys.event_handled(object)])
-        .await;
-    fields.sort();
-    fields
+/// Returns two handlers: one emits events for these objects, and one takes them.
+fn emitting(journal: &Journal, objects: &'static [&'static str]) -> Handlers {
+    Handlers::builder()
+        .register_type("moved", "emits", journal.answers("emits", emits(objects)))
+        .register_type("made", "takes", takes(journal))
+        .build()
+        .expect("a set")
 }
 
 async fn is_queued(console: &Console, object: &str) -> bool {
@@ -117,15 +89,13 @@ async fn what_is_emitted_is_pushed_with_the_end_of_the_event_and_not_before() {
         .register_type(
             "moved",
             "emits",
-            journal.does("emits", emits(&["work:2", "work:2"])),
+            journal.answers("emits", emits(&["work:2", "work:2"])),
         )
-        .register_type("moved", "fails", journal.does("fails", fails))
-        .register_type("made", "takes", journal.takes())
+        .register_type("moved", "fails", journal.answers("fails", fails))
+        .register_type("made", "takes", takes(&journal))
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &handlers, retrying("fixed:1h"));
     console.emit("work:1", MOVED).await;
     for numbers in ["1 0 1 0", "1 1 2 0"] {
         let held = format!("{numbers} retry: fails: busy");
@@ -137,7 +107,7 @@ async fn what_is_emitted_is_pushed_with_the_end_of_the_event_and_not_before() {
         })
         .await;
         assert_eq!(
-            kept(&console, "work:1").await,
+            handled(&console, "work:1").await,
             ["emit:emits", "handler:emits", "id"]
         );
         assert!(!is_queued(&console, "work:2").await);
@@ -176,20 +146,18 @@ async fn a_handler_that_fails_has_emitted_nothing() {
         .register_type(
             "transient",
             "a",
-            journal.does("a", after(|| Err(Failure::transient("later")))),
+            journal.answers("a", after(|| Err(Failure::transient("later")))),
         )
         .register_type(
             "unrecoverable",
             "b",
-            journal.does("b", after(|| Err(Failure::unrecoverable("never")))),
+            journal.answers("b", after(|| Err(Failure::unrecoverable("never")))),
         )
-        .register_type("panic", "c", journal.does("c", after(|| panic!("boom"))))
+        .register_type("panic", "c", journal.answers("c", after(|| panic!("boom"))))
         .register_type("timeout", "d", slow)
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &handlers, retrying("fixed:1h"));
     for (object, kind) in [
         ("work:1", "transient"),
         ("work:2", "unrecoverable"),
@@ -202,15 +170,14 @@ async fn a_handler_that_fails_has_emitted_nothing() {
     }
     for object in ["work:1", "work:3", "work:4"] {
         console.until_held(object, "retry: ").await;
-        assert_eq!(kept(&console, object).await, [""; 0]);
+        assert_eq!(handled(&console, object).await, [""; 0]);
     }
     until("one is dead", PATIENCE, async || {
         (console.dead().await.len() == 1).then_some(())
     })
     .await;
     assert!(!is_queued(&console, "work:9").await);
-    let last = console.keys.last_event_id("work:9");
-    assert_eq!(console.number(&last).await, 0);
+    assert_eq!(console.last_id("work:9").await, 0);
     console.check().await;
     worker.finish().await;
 }
@@ -222,26 +189,19 @@ async fn what_is_emitted_follows_on_a_dead_letter_too() {
     let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
-        .register_type(
-            "bad",
-            "never",
-            journal.does("never", |_| Err(Failure::unrecoverable("no"))),
-        )
-        .register_type(
-            "busy",
-            "later",
-            journal.does("later", |_| Err(Failure::transient("busy"))),
-        )
-        .register_type("made", "takes", journal.takes())
-        .register_type("bad", "emits", journal.does("emits", emits(&["work:1"])))
-        .register_type("busy", "also", journal.does("also", emits(&["work:1"])))
+        .register_type("bad", "never", journal.unrecoverable("never", "no"))
+        .register_type("busy", "later", journal.transient("later", "busy"))
+        .register_type("made", "takes", takes(&journal))
+        .register_type("bad", "emits", journal.answers("emits", emits(&["work:1"])))
+        .register_type("busy", "also", journal.answers("also", emits(&["work:1"])))
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1ms,attempts=2,then=complete-with-errors"
-            .parse()
-            .expect("a policy");
-    });
+    let worker = start(
+        &redis,
+        "w",
+        &handlers,
+        retrying("fixed:1ms,attempts=2,then=complete-with-errors"),
+    );
     console
         .emit_all("work:1", [r#"{"type":"bad"}"#, r#"{"type":"busy"}"#])
         .await;
@@ -269,29 +229,21 @@ async fn what_is_emitted_follows_on_a_skip_too() {
         .register_type(
             "moved",
             "emits",
-            journal.does("emits", emits(&["work:1", "work:2"])),
+            journal.answers("emits", emits(&["work:1", "work:2"])),
         )
-        .register_type(
-            "moved",
-            "down",
-            journal.does("down", |_| Err(Failure::transient("down"))),
-        )
-        .register_type("made", "takes", journal.takes())
+        .register_type("moved", "down", journal.transient("down", "down"))
+        .register_type("made", "takes", takes(&journal))
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &handlers, retrying("fixed:1h"));
     console.emit("work:1", MOVED).await;
     console.until_held("work:1", "retry: down").await;
     let by = By {
         who: "ada",
         why: "because",
     };
-    control(&redis.connect().await, &console.keys)
-        .skip(by, "work:1", Some(1))
-        .await
-        .expect("skipped");
+    let skipped = console.control().skip(by, "work:1", Some(1)).await;
+    skipped.expect("skipped");
     console.until_at_rest_after(3).await;
     worker.finish().await;
     let mut made = journal.lines().split_off(2);
@@ -307,15 +259,7 @@ async fn what_is_emitted_follows_on_a_skip_too() {
 async fn what_is_emitted_for_the_object_itself_follows_in_order() {
     let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
-    let handlers = Handlers::builder()
-        .register_type(
-            "moved",
-            "emits",
-            journal.does("emits", emits(&["work:1", "work:1"])),
-        )
-        .register_type("made", "takes", journal.takes())
-        .build()
-        .expect("a set");
+    let handlers = emitting(&journal, &["work:1", "work:1"]);
     console.emit_all("work:1", [MOVED, MOVED]).await;
     let worker = start(&redis, "w", &handlers, |_| {});
     console.until_at_rest_after(6).await;
@@ -353,7 +297,7 @@ async fn handlers_emit_in_the_order_in_which_they_are_registered() {
         Ok(())
     };
     let handlers = Handlers::builder()
-        .register_type("made", "takes", journal.takes())
+        .register_type("made", "takes", takes(&journal))
         .register_type("moved", "z", slow)
         .register_type("moved", "a", quick)
         .build()
@@ -361,7 +305,7 @@ async fn handlers_emit_in_the_order_in_which_they_are_registered() {
     let worker = start(&redis, "w", &handlers, |_| {});
     console.emit("work:1", MOVED).await;
     until("the quick one has finished", PATIENCE, async || {
-        (kept(&console, "work:1").await.len() == 3).then_some(())
+        (handled(&console, "work:1").await.len() == 3).then_some(())
     })
     .await;
     gate.open();
@@ -380,16 +324,11 @@ async fn another_sink_pushes_what_was_emitted() {
     let (redis, console) = Redis::start().with_console().await;
     let journal = Journal::default();
     let handlers = Handlers::builder()
-        .register_all("emits", journal.does("emits", emits(&["work:2"])))
-        .register_all(
-            "down",
-            journal.does("down", |_| Err(Failure::transient("down"))),
-        )
+        .register_all("emits", journal.answers("emits", emits(&["work:2"])))
+        .register_all("down", journal.transient("down", "down"))
         .build()
         .expect("a set");
-    let worker = start(&redis, "w", &handlers, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &handlers, retrying("fixed:1h"));
     console.emit("work:1", MOVED).await;
     console.until_held("work:1", "retry").await;
     worker.finish().await;
@@ -413,16 +352,11 @@ async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
         let (redis, console) = Redis::start().with_console().await;
         let journal = Journal::default();
         let handlers = Handlers::builder()
-            .register_all("emits", journal.does("emits", emits(&["work:2"])))
-            .register_all(
-                "down",
-                journal.does("down", |_| Err(Failure::transient("down"))),
-            )
+            .register_all("emits", journal.answers("emits", emits(&["work:2"])))
+            .register_all("down", journal.transient("down", "down"))
             .build()
             .expect("a set");
-        let worker = start(&redis, "w", &handlers, |config| {
-            config.retry = "fixed:1h".parse().expect("a policy")
-        });
+        let worker = start(&redis, "w", &handlers, retrying("fixed:1h"));
         console.emit("work:1", MOVED).await;
         console.until_held("work:1", "retry").await;
         worker.finish().await;
@@ -455,7 +389,7 @@ async fn an_event_claimed_by_hand_pushes_what_was_emitted() {
         );
         emitted.commit().await.expect("taken");
         claims.close().await;
-        assert_eq!(kept(&console, "work:1").await, [""; 0]);
+        assert_eq!(handled(&console, "work:1").await, [""; 0]);
         console.check().await;
     }
 }
@@ -469,33 +403,27 @@ async fn what_cannot_be_emitted_is_refused() {
     let left: Arc<Mutex<Option<HandlerContext>>> = Arc::default();
     let keeps = Arc::clone(&left);
     let tries = move |cx: &HandlerContext| {
-        assert!(matches!(
+        assert_matches!(
             cx.emit("", &made(1)),
             Err(HandlerEmitError::Name(NameError::Empty))
-        ));
+        );
         let bad = cx.emit("work:2", Json::new("{"));
-        assert!(matches!(
-            bad,
-            Err(HandlerEmitError::Event(EventError::NotJson(_)))
-        ));
+        assert_matches!(bad, Err(HandlerEmitError::Event(EventError::NotJson(_))));
         let large = cx.emit("work:2", &"x".repeat(EVENT_BYTES_MAX));
-        assert!(matches!(
+        assert_matches!(
             large,
             Err(HandlerEmitError::Event(EventError::TooLarge { .. }))
-        ));
+        );
         for n in 0..EMITS_MAX as u64 {
             cx.emit("work:2", &made(n))?;
         }
-        assert!(matches!(
-            cx.emit("work:2", &made(0)),
-            Err(HandlerEmitError::Full)
-        ));
+        assert_matches!(cx.emit("work:2", &made(0)), Err(HandlerEmitError::Full));
         *keeps.lock().expect("no panic") = Some(cx.clone());
         Ok(())
     };
     let handlers = Handlers::builder()
-        .register_type("moved", "tries", journal.does("tries", tries))
-        .register_type("made", "takes", journal.takes())
+        .register_type("moved", "tries", journal.answers("tries", tries))
+        .register_type("made", "takes", takes(&journal))
         .build()
         .expect("a set");
     let worker = start(&redis, "w", &handlers, |_| {});
@@ -511,8 +439,5 @@ async fn what_cannot_be_emitted_is_refused() {
         .collect();
     assert_eq!(numbers, (0..EMITS_MAX as u64).collect::<Vec<_>>());
     let cx = left.lock().expect("no panic").take().expect("it ran");
-    assert!(matches!(
-        cx.emit("work:2", &made(1)),
-        Err(HandlerEmitError::Ended)
-    ));
+    assert_matches!(cx.emit("work:2", &made(1)), Err(HandlerEmitError::Ended));
 }
