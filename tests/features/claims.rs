@@ -8,8 +8,8 @@ use seriatim::worker::{ClaimError, Claimed, Claims, Worker, WorkerConfig, Worker
 
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::Recorder;
-use crate::support::running::{config, start};
-use crate::support::{Redis, control, until};
+use crate::support::running::{config, policy, retrying, start};
+use crate::support::{Redis, assert_matches, until};
 
 async fn claims(redis: &Redis, name: &str, change: impl FnOnce(&mut WorkerConfig)) -> Claims {
     let mut config = config(redis, name);
@@ -40,6 +40,12 @@ async fn at_rest(claims: &Claims, console: &Console) {
     })
     .await;
     console.until_at_rest().await;
+}
+
+/// Waits until no event is left, and closes the claims.
+async fn finish(claims: Claims, console: &Console) {
+    at_rest(&claims, console).await;
+    claims.close().await;
 }
 
 fn told(claimed: &Claimed) -> (String, String, u64, u64) {
@@ -86,8 +92,7 @@ async fn events_are_claimed_one_by_one_and_in_order() {
     assert_eq!(told(&second), event("work:1", "2", 3, 1));
     second.commit().await.expect("committed");
     other.commit().await.expect("committed");
-    at_rest(&worker, &console).await;
-    worker.close().await;
+    finish(worker, &console).await;
     assert_eq!(console.text(&console.keys.worker_lease("w")).await, None);
 }
 
@@ -120,10 +125,7 @@ async fn what_is_not_asked_for_is_not_taken() {
 #[tokio::test]
 async fn the_first_answer_counts() {
     let (redis, console) = Redis::start().with_console().await;
-    let worker = claims(&redis, "w", |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    })
-    .await;
+    let worker = claims(&redis, "w", retrying("fixed:1h")).await;
     console.emit_all("work:1", ["1", "2", "3"]).await;
     let mut first = next(&worker).await;
     for _ in 0..3 {
@@ -171,10 +173,12 @@ async fn the_first_answer_counts() {
 #[tokio::test]
 async fn attempts_end_as_the_policy_says() {
     let (redis, console) = Redis::start().with_console().await;
-    let policy = "fixed:1ms,attempts=2,then=dead-letter"
-        .parse()
-        .expect("a policy");
-    let worker = claims(&redis, "w", |config| config.retry = policy).await;
+    let worker = claims(
+        &redis,
+        "w",
+        retrying("fixed:1ms,attempts=2,then=dead-letter"),
+    )
+    .await;
     console.emit("work:1", "1").await;
     for attempt in 1..=2 {
         let mut claimed = next(&worker).await;
@@ -210,8 +214,7 @@ async fn what_is_dropped_comes_again() {
         (event("work:1", "2", 2, 1), 1)
     );
     second.commit().await.expect("committed");
-    at_rest(&worker, &console).await;
-    worker.close().await;
+    finish(worker, &console).await;
 }
 
 /// At most as many events are claimed as there are slots. The next caller waits for a slot.
@@ -229,8 +232,7 @@ async fn slots_bound_what_is_claimed() {
     });
     second.commit().await.expect("committed");
     third.commit().await.expect("committed");
-    at_rest(&worker, &console).await;
-    worker.close().await;
+    finish(worker, &console).await;
 }
 
 /// A program that claims by hand gets a held batch of another worker event by event, with the same
@@ -245,9 +247,7 @@ async fn a_batch_of_another_worker_comes_one_by_one() {
     console
         .emit_all("work:1", ["1", "2", "3", "not JSON", "5"])
         .await;
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &sink, retrying("fixed:1h"));
     console.until_held("work:1", "retry").await;
     worker.finish().await;
     console.release("work:1").await;
@@ -286,19 +286,12 @@ async fn a_close_gives_everything_back() {
             .await;
         }
         assert!(claimed.cancelled().is_cancelled());
-        assert!(matches!(claimed.commit().await, Err(ClaimError::Lost)));
-        assert_eq!(
-            console
-                .text(&console.keys.event_worker("work:1"))
-                .await
-                .as_deref(),
-            Some("held")
-        );
+        assert_matches!(claimed.commit().await, Err(ClaimError::Lost));
+        assert_eq!(console.owner("work:1").await.as_deref(), Some("held"));
     }
     let worker = claims(&redis, "w", |_| {}).await;
     next(&worker).await.commit().await.expect("committed");
-    at_rest(&worker, &console).await;
-    worker.close().await;
+    finish(worker, &console).await;
 }
 
 /// After a lapse of the lease the program has lost its claimed events. The process attaches again,
@@ -315,10 +308,9 @@ async fn after_a_lapse_the_event_comes_again() {
     console.end_lease("w").await;
     let mut again = next(&worker).await;
     assert_eq!((told(&again), again.crashes()), (told(&first), 0));
-    assert!(matches!(first.commit().await, Err(ClaimError::Lost)));
+    assert_matches!(first.commit().await, Err(ClaimError::Lost));
     again.commit().await.expect("committed");
-    at_rest(&worker, &console).await;
-    worker.close().await;
+    finish(worker, &console).await;
 }
 
 /// Another process takes over the name. The first program gets errors, and its claimed events come
@@ -337,11 +329,8 @@ async fn a_name_taken_over_ends_the_claims() {
         .await
         .expect("it ends")
         .expect_err("the name is another's");
-    assert!(
-        matches!(&ended, ClaimError::Ended(why) if matches!(**why, WorkerError::Fenced { .. })),
-        "{ended}"
-    );
-    assert!(matches!(first.commit().await, Err(ClaimError::Lost)));
+    assert_matches!(ended, ClaimError::Ended(why) if matches!(**why, WorkerError::Fenced { .. }));
+    assert_matches!(first.commit().await, Err(ClaimError::Lost));
     let mut again = next(&other).await;
     assert_eq!(
         (told(&again), again.crashes()),
@@ -373,8 +362,7 @@ async fn claims_go_on_over_new_connections() {
         kill(&console).await;
         claimed.commit().await.expect("committed");
     }
-    at_rest(&worker, &console).await;
-    worker.close().await;
+    finish(worker, &console).await;
 }
 
 /// An object with many events yields: another object's event is claimed before its third event.
@@ -398,8 +386,7 @@ async fn an_object_with_many_events_leaves_room() {
         .position(|object| object == "other")
         .expect("it is claimed");
     assert!(at < 3, "{objects:?}");
-    at_rest(&worker, &console).await;
-    worker.close().await;
+    finish(worker, &console).await;
 }
 
 /// With the event log on, each result writes a row, as for a worker with a sink.
@@ -408,9 +395,7 @@ async fn what_is_answered_is_logged() {
     let (redis, console) = Redis::start().with_console().await;
     let worker = claims(&redis, "w", |config| {
         config.event_log = Some(EventLog::default());
-        config.retry = "fixed:1ms,attempts=1,then=complete-with-errors"
-            .parse()
-            .expect("a policy");
+        config.retry = policy("fixed:1ms,attempts=1,then=complete-with-errors");
     })
     .await;
     console
@@ -425,10 +410,7 @@ async fn what_is_answered_is_logged() {
         .expect("completed with errors");
     next(&worker).await.commit().await.expect("committed");
     at_rest(&worker, &console).await;
-    let page = control(&redis.connect().await, redis.keys())
-        .log(None, 100)
-        .await
-        .expect("the log");
+    let page = redis.control().await.log(None, 100).await.expect("the log");
     let rows: Vec<_> = page
         .entries
         .iter()
@@ -466,8 +448,7 @@ async fn what_is_behind_many_markers_is_found() {
     let mut claimed = worker.try_next().await.expect("asked").expect("an event");
     assert_eq!(told(&claimed), event("work:1", "1", 1, 0));
     claimed.commit().await.expect("committed");
-    at_rest(&worker, &console).await;
-    worker.close().await;
+    finish(worker, &console).await;
 }
 
 /// Story: an event that was claimed for `next()` counted as seen before the future returned it. If
@@ -476,10 +457,12 @@ async fn what_is_behind_many_markers_is_found() {
 #[tokio::test]
 async fn an_event_that_next_never_returned_is_given_back() {
     let (redis, console) = Redis::start().with_console().await;
-    let policy = "fixed:1ms,attempts=1,then=dead-letter"
-        .parse()
-        .expect("a policy");
-    let worker = claims(&redis, "w", |config| config.retry = policy).await;
+    let worker = claims(
+        &redis,
+        "w",
+        retrying("fixed:1ms,attempts=1,then=dead-letter"),
+    )
+    .await;
     for n in 1..=10u64 {
         {
             let waiting = worker.next();
@@ -504,8 +487,7 @@ async fn an_event_that_next_never_returned_is_given_back() {
         claimed.commit().await.expect("committed");
     }
     assert_eq!(console.dead().await.len(), 0);
-    at_rest(&worker, &console).await;
-    worker.close().await;
+    finish(worker, &console).await;
 }
 
 /// Returns a number of `INFO`, e.g. `total_connections_received`.
@@ -575,11 +557,8 @@ async fn any_number_of_waiters_shares_one_wait() {
         for claimed in &mut claimed {
             claimed.commit().await.expect("committed");
         }
-        at_rest(&worker, &console).await;
-        std::sync::Arc::into_inner(worker)
-            .expect("nobody else has it")
-            .close()
-            .await;
+        let worker = std::sync::Arc::into_inner(worker);
+        finish(worker.expect("nobody else has it"), &console).await;
     }
 }
 
@@ -604,11 +583,8 @@ async fn waiters_that_give_up_and_ask_again_open_no_connections() {
     pops_pass(&console, 60).await;
     assert_eq!(connections().await, before);
     waiting.shutdown().await;
-    at_rest(&worker, &console).await;
-    std::sync::Arc::into_inner(worker)
-        .expect("nobody else has it")
-        .close()
-        .await;
+    let worker = std::sync::Arc::into_inner(worker);
+    finish(worker.expect("nobody else has it"), &console).await;
 }
 
 /// Story: a caller waited, and the result of another caller made an event due soon. The waiting
@@ -640,6 +616,5 @@ async fn an_object_that_becomes_due_during_the_wait_is_claimed() {
         began.elapsed()
     );
     claimed.commit().await.expect("committed");
-    at_rest(&worker, &console).await;
-    worker.close().await;
+    finish(worker, &console).await;
 }

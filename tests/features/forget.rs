@@ -2,7 +2,7 @@
 //! last event.
 
 use std::io::Write as _;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use seriatim::consume::{Gate, Start, Verdict};
@@ -10,25 +10,15 @@ use seriatim::control::{Action, By, ControlError, Forgot};
 
 use crate::state::State;
 use crate::support::console::{Console, PATIENCE};
+use crate::support::operator::{Reads, assert_denied, assert_wrong_type};
 use crate::support::recorder::{Act, Gate as Barrier, Recorder};
 use crate::support::running::start;
-use crate::support::{Redis, control, until};
+use crate::support::{Redis, assert_matches, control, until};
 
 /// Runs `seriatim forget` against this Redis, with this text on standard input.
 fn seriatim(redis: &Redis, arguments: &[&str], input: &[u8]) -> Output {
-    let mut program = Command::new(crate::support::program());
-    program
-        .args([
-            "--redis",
-            redis.url(),
-            "--namespace",
-            redis.namespace(),
-            "forget",
-        ])
-        .args(arguments);
-    program
-        .env_remove("SERIATIM_REDIS")
-        .env_remove("SERIATIM_NAMESPACE");
+    let mut program = redis.command("forget");
+    program.args(arguments);
     let mut child = program
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -53,8 +43,7 @@ fn lines(output: &Output) -> Vec<String> {
 /// 1 if it did not forget all of them.
 #[tokio::test]
 async fn the_command_forgets_what_is_idle_and_keeps_the_rest() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::start().with_state().await;
     state.clean().await;
     let output = seriatim(
         &redis,
@@ -99,8 +88,7 @@ async fn the_command_forgets_what_is_idle_and_keeps_the_rest() {
 /// Story: a misspelt name once ended with exit code 0, as if the object had been forgotten.
 #[tokio::test]
 async fn a_name_of_which_nothing_is_known_is_told() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::start().with_state().await;
     state.delivered("work:1", 3).await;
     state.delivered("work:2", 4).await;
     let output = seriatim(&redis, &["work:l", "work:1", "work:I"], b"");
@@ -131,8 +119,7 @@ async fn a_name_of_which_nothing_is_known_is_told() {
 /// reported with its line number, after the names before it were handled.
 #[tokio::test]
 async fn names_come_from_standard_input() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::start().with_state().await;
     let mut names = String::new();
     for n in 0..2500 {
         let object = format!("work:{n}");
@@ -179,17 +166,13 @@ async fn names_come_from_standard_input() {
 /// The library forgets objects, too. If a name is invalid, the library forgets no object.
 #[tokio::test]
 async fn the_library_forgets_in_the_order_of_the_names() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let keys = state.keys.clone();
+    let (_redis, mut state) = Redis::start().with_state().await;
+    let control = state.control();
     state.delivered("a", 3).await;
     state.emit("b", "1").await;
-    let refused = control(&state.conn, &keys).forget(&["a", ""]).await;
-    assert!(matches!(refused, Err(ControlError::Name(_))), "{refused:?}");
-    let forgot = control(&state.conn, &keys)
-        .forget(&["b", "a", "c"])
-        .await
-        .expect("an answer");
+    let refused = control.forget(&["a", ""]).await;
+    assert_matches!(refused, Err(ControlError::Name(_)));
+    let forgot = control.forget(&["b", "a", "c"]).await.expect("an answer");
     assert_eq!(
         forgot,
         [
@@ -200,13 +183,7 @@ async fn the_library_forgets_in_the_order_of_the_names() {
             Forgot::Unknown
         ]
     );
-    assert_eq!(
-        control(&state.conn, &keys)
-            .forget(&[""; 0])
-            .await
-            .expect("an answer"),
-        []
-    );
+    assert_eq!(control.forget(&[""; 0]).await.expect("an answer"), []);
 }
 
 const ADA: By<'static> = By {
@@ -215,21 +192,17 @@ const ADA: By<'static> = By {
 };
 
 async fn actions(state: &State) -> Vec<Action> {
-    control(&state.conn, &state.keys)
-        .actions(None, 32)
-        .await
-        .expect("a page")
-        .actions
+    let control = state.control();
+    control.recorded(32).await
 }
 
 /// Forgetting as an operator is recorded with the operator, the reason, the object and its last id.
 /// If the object is kept or unknown, nothing is recorded.
 #[tokio::test]
 async fn an_operator_forgets_with_a_record() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::start().with_state().await;
     state.clean().await;
-    let control = control(&state.conn, &state.keys);
+    let control = state.control();
     for (object, kept) in [
         ("never", Forgot::Unknown),
         ("work:1", Forgot::Queued { events: 2 }),
@@ -253,10 +226,7 @@ async fn an_operator_forgets_with_a_record() {
         Forgot::Scheduled { events: 1 }
     );
     state.add("DEL later:events.scheduled").await;
-    assert!(matches!(
-        control.forget_as(ADA, "").await,
-        Err(ControlError::Name(_))
-    ));
+    assert_matches!(control.forget_as(ADA, "").await, Err(ControlError::Name(_)));
     assert_eq!(actions(&state).await, []);
 
     assert_eq!(
@@ -327,118 +297,45 @@ async fn an_operator_forgets_with_a_record() {
 /// A missing right, or a key of a wrong type, is found before the first deletion.
 #[tokio::test]
 async fn an_operator_forgets_with_a_record_or_not_at_all() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::own(&[]).with_state().await;
     let keys = state.keys.clone();
     state.delivered("a", 3).await;
     for command in ["xadd", "del", "hkeys"] {
-        state
-            .run(
-                "ACL",
-                &[
-                    "SETUSER",
-                    "weak",
-                    "reset",
-                    "on",
-                    ">weak",
-                    "~*",
-                    "+@all",
-                    &format!("-{command}"),
-                ],
-            )
-            .await;
-        let client =
-            redis::Client::open(format!("{}?user=weak&pass=weak", redis.url())).expect("a URL");
-        let weak = client
-            .get_multiplexed_async_connection_with_config(&crate::support::patient())
-            .await
-            .expect("Redis answers");
-        let refused = control(&weak, &keys)
-            .forget_as(ADA, "a")
-            .await
-            .expect_err("no right");
-        assert!(
-            matches!(&refused, ControlError::Denied(told) if told.eq_ignore_ascii_case(command)),
-            "{command}: {refused}"
-        );
+        let weak = redis.control_without(command).await;
+        assert_denied(&weak.forget_as(ADA, "a").await, command);
     }
+    let control = state.control();
     for key in [
         keys.objects_held(),
         keys.objects_paused(),
         keys.operator_actions(),
     ] {
         state.run("SET", &[&key, "wrong"]).await;
-        let refused = control(&state.conn, &keys)
-            .forget_as(ADA, "a")
-            .await
-            .expect_err("a wrong type");
-        assert!(
-            matches!(&refused, ControlError::WrongType { key: told, .. } if *told == key),
-            "{key}: {refused}"
-        );
+        assert_wrong_type(&control.forget_as(ADA, "a").await, &key);
         state.run("DEL", &[&key]).await;
     }
-    assert_eq!(
-        redis
-            .console()
-            .await
-            .text(&keys.last_event_id("a"))
-            .await
-            .as_deref(),
-        Some("3")
-    );
+    assert_eq!(state.console().last_id("a").await, 3);
     state.add("RPUSH a:event.worker wrong").await;
-    let forgot = control(&state.conn, &keys)
-        .forget_as(ADA, "a")
-        .await
-        .expect("an answer");
-    assert_eq!(
-        forgot,
-        Forgot::Wrong {
-            key: "a:event.worker".to_owned()
-        }
-    );
+    let forgot = control.forget_as(ADA, "a").await.expect("an answer");
+    let key = "a:event.worker".to_owned();
+    assert_eq!(forgot, Forgot::Wrong { key });
     assert_eq!(actions(&state).await, []);
 }
 
 /// An operator who forgets objects also needs the right to DEL, as docs/protocol.md says.
 #[tokio::test]
 async fn an_operator_needs_one_right_more() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let keys = state.keys.clone();
-    let pattern = format!("~{}*", keys.prefix());
-    let base = [
-        "SETUSER",
-        "operator",
-        "on",
-        ">secret",
-        &pattern,
-        "+@read",
-        "+time",
-        "+evalsha",
-        "+script|load",
-    ];
-    state.run("ACL", &base).await;
+    let (redis, mut state) = Redis::own(&[]).with_state().await;
+    let prefix = redis.keys().prefix();
+    let rules = format!("on >PASSWORD ~{prefix}* +@read +time +evalsha +script|load");
+    redis.set_user("operator", &rules).await;
     state.delivered("a", 3).await;
-    let client =
-        redis::Client::open(format!("{}?user=operator&pass=secret", redis.url())).expect("a URL");
-    let conn = client
-        .get_multiplexed_async_connection_with_config(&crate::support::patient())
-        .await
-        .expect("Redis answers");
-    assert!(control(&conn, &keys).forget(&["a"]).await.is_err());
-    state.run("ACL", &["SETUSER", "operator", "+del"]).await;
-    let forgot = control(&conn, &keys)
-        .forget(&["a"])
-        .await
-        .expect("an answer");
-    assert_eq!(
-        forgot,
-        [Forgot::Forgotten {
-            last_event_id: "3".to_owned()
-        }]
-    );
+    let operator = control(&redis.connect_as("operator").await, redis.keys());
+    assert!(operator.forget(&["a"]).await.is_err());
+    redis.set_user("operator", "+del").await;
+    let forgot = operator.forget(&["a"]).await.expect("an answer");
+    let last_event_id = "3".to_owned();
+    assert_eq!(forgot, [Forgot::Forgotten { last_event_id }]);
 }
 
 async fn fades(console: &Console, object: &str) -> i64 {

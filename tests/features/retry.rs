@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use seriatim::sink::Stop;
-use seriatim::worker::{RetryPolicy, WorkerConfig};
+use seriatim::worker::RetryPolicy;
 
 use crate::support::Redis;
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate, Recorder};
-use crate::support::running::start;
+use crate::support::running::{policy, retrying, start};
 use crate::support::until;
 
 /// Returns a sink that fails transiently if the event contains `bad`, and delivers all other
@@ -22,11 +22,6 @@ fn failing() -> Recorder {
         }
         _ => Act::Send,
     })
-}
-
-fn retry(policy: &str) -> impl FnOnce(&mut WorkerConfig) {
-    let policy: RetryPolicy = policy.parse().expect("a policy");
-    move |config| config.retry = policy
 }
 
 /// Waits until the object is held with this many failed attempts. Returns the seconds until the
@@ -71,7 +66,7 @@ async fn three_failures_under_fixed_5m_2_leave_it_in_the_dead_letters_and_the_ne
     let (redis, console) = Redis::start().with_console().await;
     let sink = failing();
     console.emit_all("work:1", ["1", "\"bad\"", "3", "4"]).await;
-    let worker = start(&redis, "w", &sink, retry("fixed-5m-2,jitter=0"));
+    let worker = start(&redis, "w", &sink, retrying("fixed-5m-2,jitter=0"));
     for attempt in 1..=2 {
         let wait = wait_after(&console, "work:1", attempt).await;
         assert!(is_about(wait, 300.0), "{wait} s");
@@ -120,7 +115,7 @@ async fn attempts_used_up_complete_with_errors_and_the_log_says_so() {
         &redis,
         "w",
         &sink,
-        retry("fixed:1ms,attempts=3,then=complete-with-errors"),
+        retrying("fixed:1ms,attempts=3,then=complete-with-errors"),
     );
     sink.until_sent(2).await;
     worker.finish().await;
@@ -164,7 +159,12 @@ async fn attempts_used_up_hold_the_object_until_an_operator_releases_it() {
         _ => Act::Send,
     });
     console.emit_all("work:1", ["1", "2"]).await;
-    let worker = start(&redis, "w", &sink, retry("fixed:1ms,attempts=2,then=hold"));
+    let worker = start(
+        &redis,
+        "w",
+        &sink,
+        retrying("fixed:1ms,attempts=2,then=hold"),
+    );
     let held = console.until_held("work:1", "attempts: ").await;
     assert_eq!(held, "1 1 2 0 attempts: failed 2 times, at last: no 2");
     assert_eq!(console.due("work:1").await, Some(f64::INFINITY));
@@ -203,7 +203,7 @@ async fn the_only_slot_of_an_idle_redis_retries_in_time() {
     });
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 1;
-        config.retry = "fixed:55ms".parse().expect("a policy");
+        config.retry = policy("fixed:55ms");
     });
     console.emit("work:1", "1").await;
     sink.until_sent(1).await;
@@ -224,16 +224,13 @@ async fn a_type_has_a_policy_of_its_own() {
     let (redis, console) = Redis::start().with_console().await;
     let sink = failing();
     let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1h,jitter=0".parse().expect("a policy");
-        config.retry_types.insert(
-            "moved".to_owned(),
-            "fixed:2h,jitter=0".parse().expect("a policy"),
-        );
+        config.retry = policy("fixed:1h,jitter=0");
+        config
+            .retry_types
+            .insert("moved".to_owned(), policy("fixed:2h,jitter=0"));
         config.retry_types.insert(
             "gone".to_owned(),
-            "fixed:1s,attempts=1,then=dead-letter"
-                .parse()
-                .expect("a policy"),
+            policy("fixed:1s,attempts=1,then=dead-letter"),
         );
     });
     for (object, event, wait) in [
@@ -270,7 +267,7 @@ async fn a_wait_that_the_sink_names_is_no_attempt_more() {
         &redis,
         "w",
         &sink,
-        retry("fixed:1ms,jitter=0,attempts=2,then=dead-letter"),
+        retrying("fixed:1ms,jitter=0,attempts=2,then=dead-letter"),
     );
     let wait = wait_after(&console, "work:1", 1).await;
     assert!(is_about(wait, 5000.0), "{wait} s");
@@ -303,7 +300,7 @@ async fn a_postponed_event_costs_no_attempt() {
         &redis,
         "w",
         &sink,
-        retry("fixed:1ms,attempts=2,then=dead-letter"),
+        retrying("fixed:1ms,attempts=2,then=dead-letter"),
     );
     let (now_s, _): (f64, f64) = console.run(&["TIME"]).await;
     until("it is postponed for long", PATIENCE, async || {
@@ -343,7 +340,7 @@ async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
         false => Act::Wait(held_up.clone()),
     });
     console.emit_all("work:1", ["1", "2"]).await;
-    let first = start(&redis, "first", &sink, retry(hour));
+    let first = start(&redis, "first", &sink, retrying(hour));
     wait_after(&console, "work:1", 1).await;
     console.release("work:1").await;
     wait_after(&console, "work:1", 2).await;
@@ -354,20 +351,20 @@ async fn attempts_survive_restarts_takeovers_stops_and_pauses() {
     // The process dies and is restarted under its name.
     first.crash().await;
     console.end_lease("first").await;
-    let first = start(&redis, "first", &sink, retry(hour));
+    let first = start(&redis, "first", &sink, retrying(hour));
     gate.until_reached(2).await;
     // The lease ends, as if the process had been paused, and the process attaches again.
     console.end_lease("first").await;
     gate.until_reached(3).await;
     // The process dies and is not restarted. Another process takes over its name.
-    let second = start(&redis, "second", &sink, retry(hour));
+    let second = start(&redis, "second", &sink, retrying(hour));
     first.crash().await;
     console.end_lease("first").await;
     gate.until_reached(4).await;
     // The process is stopped without grace while the delivery hangs, so the event is given back.
     second.shutdown.stop_at_once();
     second.ended().await.expect("a stop");
-    let third = start(&redis, "third", &sink, retry(hour));
+    let third = start(&redis, "third", &sink, retrying(hour));
     gate.until_reached(5).await;
     let seen: Vec<_> = sink
         .offered()
@@ -408,7 +405,7 @@ async fn five_deaths_hold_the_event_and_are_no_attempts() {
             &redis,
             "w",
             &sink,
-            retry("fixed:1ms,attempts=1,then=dead-letter"),
+            retrying("fixed:1ms,attempts=1,then=dead-letter"),
         );
         gate.until_reached(deaths).await;
         worker.crash().await;
@@ -418,7 +415,7 @@ async fn five_deaths_hold_the_event_and_are_no_attempts() {
         &redis,
         "other",
         &sink,
-        retry("fixed:1ms,attempts=1,then=dead-letter"),
+        retrying("fixed:1ms,attempts=1,then=dead-letter"),
     );
     let held = console.until_held("work:1", "crashes: ").await;
     assert_eq!(
@@ -447,7 +444,7 @@ async fn a_stop_a_pause_and_an_unavailable_sink_count_nothing() {
         true => Act::Stop(Stop::unavailable("down")),
         false => Act::Wait(held_up.clone()),
     });
-    let once = || retry("fixed:1ms,attempts=1,then=dead-letter");
+    let once = || retrying("fixed:1ms,attempts=1,then=dead-letter");
     console.emit("work:1", "1").await;
     let worker = start(&redis, "w", &sink, once());
     sink.until_offered(3).await;
@@ -480,7 +477,7 @@ async fn waiting_occupies_no_slot() {
     let sink = failing();
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 1;
-        config.retry = "fixed:1h".parse().expect("a policy");
+        config.retry = policy("fixed:1h");
     });
     for n in 0..10 {
         console.emit(&format!("waits:{n}"), "\"bad\"").await;
@@ -494,7 +491,7 @@ async fn waiting_occupies_no_slot() {
     }
     assert_eq!(
         console.list(&console.keys.worker_object("w.0")).await,
-        Vec::<String>::new()
+        [""; 0]
     );
     console.emit_all("goes:0", ["2", "3"]).await;
     sink.until_sent(12).await;
@@ -517,7 +514,7 @@ async fn an_event_that_the_log_cannot_take_is_held() {
         &redis,
         "w",
         &sink,
-        retry("fixed:1ms,attempts=1,then=complete-with-errors"),
+        retrying("fixed:1ms,attempts=1,then=complete-with-errors"),
     );
     let held = console
         .until_held("work:1", "quarantine: event.log: WRONGTYPE")
@@ -542,7 +539,7 @@ async fn the_log_keeps_about_the_last_thousand() {
         &redis,
         "w",
         &sink,
-        retry("fixed:1ms,attempts=1,then=complete-with-errors"),
+        retrying("fixed:1ms,attempts=1,then=complete-with-errors"),
     );
     sink.until_sent(1).await;
     worker.finish().await;
@@ -560,12 +557,10 @@ async fn a_policy_decides_the_fate_of_a_rejected_event() {
         _ => Act::Send,
     });
     let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "minute,rejected=hold".parse().expect("a policy");
+        config.retry = policy("minute,rejected=hold");
         config.retry_types.insert(
             "soft".to_owned(),
-            "minute,rejected=complete-with-errors"
-                .parse()
-                .expect("a policy"),
+            policy("minute,rejected=complete-with-errors"),
         );
         config
             .retry_types
@@ -598,7 +593,9 @@ async fn a_policy_decides_the_fate_of_a_rejected_event() {
         who: "ada",
         why: "",
     };
-    crate::support::control(&redis.connect().await, redis.keys())
+    redis
+        .control()
+        .await
         .skip(by, "hard:1", None)
         .await
         .expect("skipped");

@@ -7,7 +7,8 @@ use seriatim::control::shares::{
 use seriatim::control::{By, Control, ControlError};
 
 use crate::scene::Scene;
-use crate::support::{Redis, control};
+use crate::support::operator::Reads;
+use crate::support::{Redis, assert_matches, control};
 
 const BY: By<'static> = By {
     who: "ada",
@@ -107,7 +108,7 @@ async fn a_share_is_set_replaced_listed_and_removed() {
     assert_eq!(removed(&control, "a:1:*").await, ShareDone::Removed);
     assert_eq!(removed(&control, "a:1:*").await, ShareDone::NotSet);
     assert_eq!(control.shares().await.expect("read"), shares[1..]);
-    let actions = control.actions(None, 9).await.expect("a page").actions;
+    let actions = control.recorded(9).await;
     let kept: Vec<_> = actions
         .iter()
         .map(|kept| {
@@ -228,10 +229,10 @@ async fn a_share_that_cannot_be_set_is_refused() {
             "{error}"
         );
     }
-    assert!(matches!(
+    assert_matches!(
         set(&control, "acme:*", Share::new()).await,
         Err(ControlError::ShareEmpty)
-    ));
+    );
     scene.changed("").await;
     assert_eq!(
         put(&control, "a:b:c:d:e:f:g:h:*", share).await,
@@ -565,10 +566,7 @@ async fn there_are_at_most_1024_shares() {
     let refused = set(&control, "more:*", Share::new().weight(5))
         .await
         .expect_err("too many");
-    assert!(
-        matches!(refused, ControlError::Shares(SHARES_MAX)),
-        "{refused}"
-    );
+    assert_matches!(refused, ControlError::Shares(SHARES_MAX));
     assert_eq!(
         put(&control, "last:*", Share::new().weight(6)).await,
         ShareDone::Again
@@ -589,36 +587,14 @@ async fn there_are_at_most_1024_shares() {
 async fn the_rights_of_an_operator_are_enough_for_shares() {
     let scene = Scene::bare(Redis::own(&[])).await;
     wait(&scene, &[("acme", 5.0)]).await;
-    let protocol = include_str!("../../docs/protocol.md");
-    let line = protocol
-        .lines()
-        .map(str::trim)
-        .find(|line| line.starts_with("ACL SETUSER operator "))
-        .expect("its rights");
-    let line = line.replace("{shop:0}:", scene.keys.prefix());
-    let () = scene.run(&line.split(' ').collect::<Vec<_>>()).await;
-    let operator_url = format!("{}?user=operator&pass=PASSWORD", scene.redis.url());
-    let client = redis::Client::open(operator_url).expect("a URL");
-    let operator = control(
-        &client
-            .get_multiplexed_async_connection_with_config(&crate::support::patient())
-            .await
-            .expect("Redis answers"),
-        &scene.keys,
-    );
+    let operator = scene.redis.documented_control().await;
     give(&operator, "acme:*", Priority::High).await;
     assert_groups(&scene, &[("acme", -CLASS)]).await;
     assert_eq!(removed(&operator, "acme:*").await, ShareDone::Removed);
     assert_groups(&scene, &[("acme", 0.0)]).await;
     assert_eq!(operator.shares().await.expect("read"), []);
-    let without = ["ACL", "SETUSER", "operator", "-zrem"];
-    let () = scene.run(&without).await;
-    let refused = set(&operator, "acme:*", Share::new().weight(2))
-        .await
-        .expect_err("no right");
-    assert!(
-        matches!(&refused, ControlError::Denied(told) if told == "ZREM"),
-        "{refused}"
-    );
+    scene.redis.set_user("operator", "-zrem").await;
+    let refused = set(&operator, "acme:*", Share::new().weight(2)).await;
+    assert_matches!(refused, Err(ControlError::Denied(told)) if told == "ZREM");
     assert_eq!(operator.shares().await.expect("read"), []);
 }

@@ -4,19 +4,18 @@ use seriatim::control::actions::{LOOKED_MAX, PER_CALL_MAX};
 use seriatim::control::dead;
 use seriatim::control::{By, ControlError, Cursor, RowEvent, Settle};
 
-use super::empty;
-use crate::support::control;
+use crate::support::operator::Reads;
+use crate::support::{Redis, assert_matches};
 
 /// The list has the actions on one object and no other, with all their fields.
 #[tokio::test]
 async fn the_actions_on_one_object_are_listed() {
-    let (_redis, mut state) = empty().await;
-    let keys = state.keys.clone();
+    let (_redis, mut state) = Redis::start().with_state().await;
     let by = By {
         who: "ada@host",
         why: "a look",
     };
-    let control = control(&state.conn, &keys);
+    let control = state.control();
     for (id, object, bytes) in [
         ("1-0", "work:1", 10_000),
         ("2-0", "work:2", 1),
@@ -34,11 +33,7 @@ async fn the_actions_on_one_object_are_listed() {
         .hold("work:1", "inf", &["1"], "7 1 1 1 retry: down")
         .await;
     control.release(by, "work:1").await.expect("released");
-    let all = control
-        .actions(None, 32)
-        .await
-        .expect("the actions")
-        .actions;
+    let all = control.recorded(32).await;
     let of = control
         .actions_of("work:1", None, 32)
         .await
@@ -66,7 +61,7 @@ async fn the_actions_on_one_object_are_listed() {
         .actions_of("work:1", Some(&Cursor::from("x")), 1)
         .await
         .expect_err("no cursor");
-    assert!(matches!(refused, ControlError::Cursor(_)), "{refused}");
+    assert_matches!(refused, ControlError::Cursor(_));
     state.add("DEL operator.actions").await;
     assert_eq!(
         control
@@ -77,16 +72,16 @@ async fn the_actions_on_one_object_are_listed() {
         None
     );
     state.add("SET operator.actions 1").await;
-    assert!(matches!(
+    assert_matches!(
         control.actions_of("work:1", None, 1).await,
         Err(ControlError::Redis { .. })
-    ));
+    );
 }
 
 /// Story: the key of a cancelled schedule, and the name of a cron job, were not read for one object.
 #[tokio::test]
 async fn the_actions_on_one_object_have_the_fields_of_all_actions() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let keys = state.keys.clone();
     let row = [
         "action", "odd", "who", "ada", "why", "a look", "object", "work:1", "id", "7", "dead_id",
@@ -115,8 +110,8 @@ async fn the_actions_on_one_object_have_the_fields_of_all_actions() {
             &[&[&*keys.operator_actions(), "1-0"][..], &row, &more, &end].concat(),
         )
         .await;
-    let control = control(&state.conn, &keys);
-    let all = control.actions(None, 1).await.expect("the actions").actions;
+    let control = state.control();
+    let all = control.recorded(1).await;
     assert_eq!(
         control
             .actions_of("work:1", None, 1)
@@ -147,7 +142,7 @@ async fn the_actions_on_one_object_have_the_fields_of_all_actions() {
 /// A call looks at so many rows, and its cursor leads on, even if it has found none.
 #[tokio::test]
 async fn a_call_looks_at_so_many_rows() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let keys = state.keys.clone();
     let dead_max = dead::LOOKED_MAX / 4;
     let mut fill = redis::pipe();
@@ -172,7 +167,7 @@ async fn a_call_looks_at_so_many_rows() {
     fill.query_async::<()>(&mut state.conn)
         .await
         .expect("filled");
-    let whole = control(&state.conn, &keys);
+    let whole = state.control();
     let cut = whole.clone().with_event_bytes_max(100);
     let (mut actions, mut letters, mut places) = (Vec::new(), Vec::new(), [None, None]);
     for page in 1..=3 {
@@ -207,7 +202,8 @@ async fn a_call_looks_at_so_many_rows() {
 /// A call reads about 1 MiB of actions, however large they are.
 #[tokio::test]
 async fn a_call_reads_so_many_bytes() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
+    let control = state.control();
     let log = state.keys.operator_actions();
     let large = "x".repeat(400_000);
     for n in 1..=7 {
@@ -218,7 +214,7 @@ async fn a_call_reads_so_many_bytes() {
             )
             .await;
     }
-    let page = control(&state.conn, &state.keys)
+    let page = control
         .actions_of("work:1", None, 32)
         .await
         .expect("a page");

@@ -4,9 +4,8 @@ use serde_json::{Value, json};
 use seriatim::control::chain::{EVENT_BYTES_MAX, LOOKED_MAX};
 use seriatim::control::{ChainPage, ControlError, Cursor, EndedEvent, LogStatus, RowEvent, RowId};
 
-use super::empty;
 use crate::state::State;
-use crate::support::control;
+use crate::support::{Redis, assert_matches};
 
 /// Adds a row to the log.
 async fn logged(state: &mut State, row: &str, object: &str, fields: &[&str]) {
@@ -18,7 +17,7 @@ async fn logged(state: &mut State, row: &str, object: &str, fields: &[&str]) {
 
 /// Reads all pages. Returns the rows, and the number of pages.
 async fn all(state: &State, object: &str, count: usize) -> (Vec<EndedEvent>, usize) {
-    let control = control(&state.conn, &state.keys);
+    let control = state.control();
     let (mut rows, mut after, mut pages) = (Vec::new(), None, 0);
     loop {
         let page = control
@@ -40,10 +39,11 @@ async fn all(state: &State, object: &str, count: usize) -> (Vec<EndedEvent>, usi
 /// A row has everything that both streams have of an event.
 #[tokio::test]
 async fn a_row_shows_the_event_and_its_end() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let keys = state.keys.clone();
     assert_eq!(
-        control(&state.conn, &keys)
+        state
+            .control()
             .chain("work:1", None, 10)
             .await
             .expect("a page"),
@@ -72,7 +72,8 @@ async fn a_row_shows_the_event_and_its_end() {
         &["status", "completed", "id", "13", "event", &whole],
     )
     .await;
-    let page = control(&state.conn, &keys)
+    let page = state
+        .control()
         .chain("work:1", None, 10)
         .await
         .expect("a page");
@@ -113,7 +114,7 @@ async fn a_row_shows_the_event_and_its_end() {
     assert_eq!(serde_json::to_value(dead).expect("JSON"), expected);
     // The limit of the handle is used instead, also if it is higher.
     for (limit, bytes) in [(3, 3), (EVENT_BYTES_MAX + 10, whole.len())] {
-        let control = control(&state.conn, &keys).with_event_bytes_max(limit);
+        let control = state.control().with_event_bytes_max(limit);
         let page = control.chain("work:1", None, 1).await.expect("a page");
         let event = page.rows[0].event.as_ref().expect("an event");
         assert_eq!(
@@ -127,7 +128,7 @@ async fn a_row_shows_the_event_and_its_end() {
 /// any form.
 #[tokio::test]
 async fn each_value_of_a_row_is_bounded() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let (fits, long) = (
         format!("\"{}\"", "x".repeat(65_534)),
         format!("\"{}\"", "x".repeat(65_535)),
@@ -149,10 +150,7 @@ async fn each_value_of_a_row_is_bounded() {
     )
     .await;
     logged(&mut state, "3-0", "o", &["object", "p"]).await;
-    let page = control(&state.conn, &state.keys)
-        .chain("o", None, 10)
-        .await
-        .expect("a page");
+    let page = state.control().chain("o", None, 10).await.expect("a page");
     let [second, first] = &page.rows[..] else {
         panic!("{:?}", page.rows)
     };
@@ -179,7 +177,7 @@ async fn each_value_of_a_row_is_bounded() {
 /// although there is a next one.
 #[tokio::test]
 async fn pages_have_each_event_once() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let (mut fill, mut expected) = (redis::pipe(), Vec::new());
     for id in 1..=1500_u64 {
         let object = if id % 97 < 3 { "work:1" } else { "other" };
@@ -225,7 +223,7 @@ async fn pages_have_each_event_once() {
     let (rows, pages) = all(&state, "work:none", 100).await;
     assert!(rows.is_empty() && (4..=8).contains(&pages), "{pages} pages");
     // An event that is added later does not change the next page.
-    let control = control(&state.conn, &state.keys);
+    let control = state.control();
     let first = control.chain("work:1", None, 2).await.expect("a page");
     state.dead_letter("9000-0", "work:1", b"{}").await;
     let second = control
@@ -241,7 +239,7 @@ async fn pages_have_each_event_once() {
 /// A call reads about 1 MiB of each stream, however large the rows are.
 #[tokio::test]
 async fn a_page_ends_when_enough_was_read() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let large = "x".repeat(400_000);
     for n in 1..=7 {
         logged(&mut state, &format!("{n}-0"), "other", &["event", &large]).await;
@@ -249,7 +247,7 @@ async fn a_page_ends_when_enough_was_read() {
             .dead_letter(&format!("{n}-0"), "other", large.as_bytes())
             .await;
     }
-    let control = control(&state.conn, &state.keys);
+    let control = state.control();
     let page = control.chain("work:1", None, 10).await.expect("a page");
     assert_eq!(
         (
@@ -272,11 +270,11 @@ async fn a_page_ends_when_enough_was_read() {
 /// refused.
 #[tokio::test]
 async fn the_chain_goes_on_beside_a_wrong_type() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let keys = state.keys.clone();
     state.dead_letter("1700-0", "work:1", b"{}").await;
     state.add("SET event.log 1").await;
-    let control = control(&state.conn, &keys);
+    let control = state.control();
     let page = control.chain("work:1", None, 10).await.expect("a page");
     assert_eq!(
         (page.unreadable, page.rows.len(), page.next),
@@ -293,13 +291,10 @@ async fn the_chain_goes_on_beside_a_wrong_type() {
             .chain("work:1", Some(&Cursor::from(cursor)), 10)
             .await
             .expect_err("no cursor");
-        assert!(
-            matches!(&refused, ControlError::Cursor(told) if told == cursor),
-            "{refused}"
-        );
+        assert_matches!(refused, ControlError::Cursor(told) if told == cursor);
     }
-    assert!(matches!(
+    assert_matches!(
         control.chain("", None, 10).await,
         Err(ControlError::Name(_))
-    ));
+    );
 }

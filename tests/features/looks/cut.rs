@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use seriatim::control::{By, Control, Cursor, RowEvent, RowId, Settle};
 
-use super::empty;
 use crate::state::State;
-use crate::support::control;
+use crate::support::Redis;
+use crate::support::operator::Reads;
 
 /// Adds a row with this event to the log and to the dead letters. Both rows have the same id.
 async fn row(state: &mut State, id: &str, object: &str, event: &[u8]) {
@@ -25,8 +25,8 @@ async fn row(state: &mut State, id: &str, object: &str, event: &[u8]) {
 
 /// Returns the events and lengths in all lists with this limit, after a check that they agree.
 async fn cut(state: &State, bytes: usize) -> Vec<(Vec<u8>, Option<u64>)> {
-    let control = control(&state.conn, &state.keys).with_event_bytes_max(bytes);
-    let log = control.log(None, 100).await.expect("a page").entries;
+    let control = state.control().with_event_bytes_max(bytes);
+    let log = control.logged(100).await;
     let mut newest_log = control.newest_log(None, 100).await.expect("a page").entries;
     newest_log.reverse();
     let dead = control
@@ -74,7 +74,7 @@ fn shown(event: RowEvent) -> (Vec<u8>, Option<u64>) {
 /// default events are whole.
 #[tokio::test]
 async fn events_are_cut_to_the_limit() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let events: [&[u8]; 4] = [
         b"12345678",
         b"\"\xc3\xa9\xc3\xa9\xc3\xa9\"",
@@ -109,15 +109,10 @@ async fn events_are_cut_to_the_limit() {
 /// A cut event is text in JSON, although its beginning may be JSON too. Its length follows.
 #[tokio::test]
 async fn a_cut_event_is_no_json() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     row(&mut state, "1-0", "work:1", b"12345678").await;
     let printed = async |control: Control| {
-        let log = control
-            .log(None, 1)
-            .await
-            .expect("a page")
-            .entries
-            .remove(0);
+        let log = control.logged(1).await.remove(0);
         let dead = control
             .dead_letters(None, 1)
             .await
@@ -129,7 +124,7 @@ async fn a_cut_event_is_no_json() {
         [serde_json::to_value(log), serde_json::to_value(dead)]
             .map(|value| members(value.expect("JSON")))
     };
-    let whole = control(&state.conn, &state.keys);
+    let whole = state.control();
     assert_eq!(
         printed(whole.clone().with_event_bytes_max(3)).await,
         [
@@ -150,7 +145,8 @@ async fn a_cut_event_is_no_json() {
 /// event that is whole has no length.
 #[tokio::test]
 async fn a_row_of_another_program_is_cut_too() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
+    let control = state.control();
     let log = state.keys.event_log();
     state
         .run(
@@ -170,12 +166,7 @@ async fn a_row_of_another_program_is_cut_too() {
     state
         .run("XADD", &[&log, "2-0", "event_bytes", "1", "event", "1"])
         .await;
-    let rows = control(&state.conn, &state.keys)
-        .with_event_bytes_max(2)
-        .log(None, 10)
-        .await
-        .expect("a page")
-        .entries;
+    let rows = control.with_event_bytes_max(2).logged(10).await;
     let shown: Vec<_> = rows
         .iter()
         .map(|row| (row.event.bytes(), row.event.whole_bytes()))
@@ -187,7 +178,7 @@ async fn a_row_of_another_program_is_cut_too() {
 /// Story: a page of dead letters read until it had all its rows, so 32 MiB for events of 1 MiB.
 #[tokio::test]
 async fn a_page_ends_when_enough_was_read() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let large = format!("\"{}\"", "x".repeat(400_000));
     for n in 1..=7 {
         row(
@@ -198,7 +189,7 @@ async fn a_page_ends_when_enough_was_read() {
         )
         .await;
     }
-    let control = control(&state.conn, &state.keys);
+    let control = state.control();
     assert_eq!(
         control
             .dead_letters(None, 32)
@@ -245,10 +236,7 @@ async fn a_page_ends_when_enough_was_read() {
             .next
             .is_some()
     );
-    assert_eq!(
-        control.log(None, 100).await.expect("a page").entries.len(),
-        3
-    );
+    assert_eq!(control.logged(100).await.len(), 3);
 }
 
 /// After 256 KiB, a read has one row, so that it takes Redis no longer than the largest row. Before,
@@ -256,7 +244,7 @@ async fn a_page_ends_when_enough_was_read() {
 #[tokio::test]
 async fn a_read_after_large_rows_has_one_row() {
     for (first, rows) in [(100, 3), (230_000, 3), (300_000, 2), (1_048_576, 1)] {
-        let (_redis, mut state) = empty().await;
+        let (_redis, mut state) = Redis::start().with_state().await;
         for (n, bytes) in [first, 1_048_576, 1_048_576, 1_048_576]
             .into_iter()
             .enumerate()
@@ -269,9 +257,9 @@ async fn a_read_after_large_rows_has_one_row() {
             )
             .await;
         }
-        let control = control(&state.conn, &state.keys).with_event_bytes_max(10);
+        let control = state.control().with_event_bytes_max(10);
         assert_eq!(
-            control.log(None, 100).await.expect("a page").entries.len(),
+            control.logged(100).await.len(),
             rows,
             "the log after {first} bytes"
         );
@@ -296,13 +284,13 @@ async fn steps_reach_all_dead_letters_with_any_limit() {
         why: "a test",
     };
     for limit in [0, 1, 10] {
-        let (_redis, mut state) = empty().await;
+        let (_redis, mut state) = Redis::start().with_state().await;
         let large = format!("\"{}\"", "x".repeat(700_000));
         for n in 1..=5 {
             row(&mut state, &format!("{n}-0"), "work:1", large.as_bytes()).await;
         }
         row(&mut state, "6-0", "work:2", b"1").await;
-        let control = control(&state.conn, &state.keys).with_event_bytes_max(limit);
+        let control = state.control().with_event_bytes_max(limit);
         // A step does not read more than its bytes, so it covers two of these dead letters.
         let first = control
             .settle_step(by, Settle::Drop, Some(b"work:1"), None)

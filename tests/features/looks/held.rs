@@ -3,9 +3,8 @@
 use seriatim::control::held::{HeldFilter, LOOKED_MAX, PER_CALL_MAX, WaitsFor};
 use seriatim::control::{Cursor, HeldPage};
 
-use super::empty;
 use crate::state::State;
-use crate::support::control;
+use crate::support::Redis;
 
 const FAR: &str = "99999999999999";
 
@@ -15,7 +14,8 @@ async fn page(
     after: Option<&Cursor>,
     count: usize,
 ) -> HeldPage {
-    control(&state.conn, &state.keys)
+    let control = state.control();
+    control
         .held_where(filter, after, count)
         .await
         .expect("a page")
@@ -53,7 +53,7 @@ async fn all(state: &State, filter: HeldFilter<'_>) -> Vec<String> {
 /// lists of held objects.
 #[tokio::test]
 async fn a_filter_selects_held_objects() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let held = [
         ("a:1", "1", "1 0 1 0 retry: down"),
         ("b:1", "2", "2 0 0 1 takeover"),
@@ -95,10 +95,7 @@ async fn a_filter_selects_held_objects() {
         assert_eq!(all(&state, filter).await, expected, "{filter:?}");
     }
     // The rows are those of the other list.
-    let whole = control(&state.conn, &state.keys)
-        .held(false, None, 10)
-        .await
-        .expect("a page");
+    let whole = state.control().held(false, None, 10).await.expect("a page");
     let page = page(&state, &HeldFilter::default(), None, 10).await;
     assert_eq!(
         (page.objects, page.looked, page.next),
@@ -109,11 +106,8 @@ async fn a_filter_selects_held_objects() {
 /// An object that is due at this very time, or was due at it, is due; one that is due later is not.
 #[tokio::test]
 async fn an_object_is_due_at_its_time() {
-    let (_redis, mut state) = empty().await;
-    let now_ms = control(&state.conn, &state.keys)
-        .now_ms()
-        .await
-        .expect("a time");
+    let (_redis, mut state) = Redis::start().with_state().await;
+    let now_ms = state.control().now_ms().await.expect("a time");
     state
         .hold("past", &now_ms.to_string(), &["1"], "1 0 0 1 retry: x")
         .await;
@@ -141,7 +135,7 @@ async fn an_object_is_due_at_its_time() {
 /// A call looks at so many objects, and its cursor leads on, even if it has found none.
 #[tokio::test]
 async fn a_call_looks_at_so_many_objects() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let keys = state.keys.clone();
     let count = 2 * LOOKED_MAX + 10;
     let mut fill = redis::pipe();
@@ -212,14 +206,14 @@ async fn a_call_looks_at_so_many_objects() {
 /// names have.
 #[tokio::test]
 async fn a_prefix_selects_paused_objects() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let names: [&[u8]; 7] = [b"a", b"a:1", b"a:2", b"a;", b"b", b"\xff", b"\xff\xff1"];
     for name in names {
         let mut add = redis::cmd("ZADD");
         add.arg(state.keys.objects_paused()).arg(0).arg(name);
         add.query_async::<u64>(&mut state.conn).await.expect("ZADD");
     }
-    let control = control(&state.conn, &state.keys);
+    let control = state.control();
     let cases: [(&[u8], &[&[u8]]); 7] = [
         (b"", &names),
         (b"a", &names[..4]),

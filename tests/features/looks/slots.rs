@@ -3,14 +3,14 @@
 use seriatim::control::Control;
 use seriatim::control::inspect::Standing;
 
-use super::empty;
-use crate::support::control;
+use crate::support::Redis;
+use crate::support::operator::Reads;
 
 /// Tests that a bounded look reads only some slots of many, says so, and does not call an object
 /// broken whose marker may be in one of the others.
 #[tokio::test]
 async fn a_bounded_look_says_how_many_slots_it_has_read() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let keys = state.keys.clone();
     for n in 0..4 {
         state.register(&format!("w{n}"), 200).await;
@@ -37,10 +37,10 @@ async fn a_bounded_look_says_how_many_slots_it_has_read() {
             )
             .await;
     }
-    let whole = control(&state.conn, &keys);
+    let whole = state.control();
     let bounded = whole.clone().with_event_bytes_max(10);
     let look = async |control: &Control, object| {
-        let seen = control.inspect(object).await.expect("an inspection");
+        let seen = control.inspection_of(object).await;
         let read = seen
             .searched
             .map(|searched| (searched.slots, searched.names, searched.all));
@@ -94,7 +94,7 @@ async fn a_bounded_look_says_how_many_slots_it_has_read() {
 /// list of a live system has so many.
 #[tokio::test]
 async fn so_many_names_of_a_slot_are_read() {
-    let (_redis, mut state) = empty().await;
+    let (_redis, mut state) = Redis::start().with_state().await;
     let keys = state.keys.clone();
     state.register("w", 1).await;
     let names: Vec<String> = (0..999)
@@ -110,14 +110,10 @@ async fn so_many_names_of_a_slot_are_read() {
     for object in ["in", "out"] {
         state.run("LPUSH", &[&keys.events(object), "{}"]).await;
     }
-    let control = control(&state.conn, &keys);
+    let control = state.control();
     for (object, standing) in [("in", Standing::Taken), ("out", Standing::Uncovered)] {
         assert_eq!(
-            control
-                .inspect(object)
-                .await
-                .expect("an inspection")
-                .standing,
+            control.inspection_of(object).await.standing,
             standing,
             "{object}"
         );

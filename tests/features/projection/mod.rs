@@ -20,7 +20,7 @@ use seriatim::projection::{
 
 use crate::state::State;
 use crate::support::console::{Console, PATIENCE};
-use crate::support::{Redis, control};
+use crate::support::{Redis, assert_matches, control};
 
 const LEASE: Duration = Duration::from_secs(600);
 
@@ -36,24 +36,12 @@ impl Projection for Ids {
 
 type Ran = Runner<Ids, RedisStore<MultiplexedConnection>>;
 
-async fn empty() -> (Redis, State) {
-    let redis = Redis::start();
-    let state = State::new(redis.connect().await, redis.keys().clone());
-    (redis, state)
-}
-
 async fn store(redis: &Redis) -> RedisStore<MultiplexedConnection> {
     RedisStore::new(redis.connect().await, redis.keys().clone(), "ids").expect("a name")
 }
 
 async fn open(redis: &Redis, gaps: Gaps) -> Result<Ran, ProjectionError> {
-    Runner::open(
-        store(redis).await,
-        control(&redis.connect().await, redis.keys()),
-        LEASE,
-        gaps,
-    )
-    .await
+    Runner::open(store(redis).await, redis.control().await, LEASE, gaps).await
 }
 
 /// Adds rows with these ids to the log.
@@ -95,7 +83,7 @@ fn ids(range: std::ops::RangeInclusive<u64>) -> Vec<u64> {
 /// Rows are applied in order, page after page. A second process continues at the saved position.
 #[tokio::test]
 async fn a_projection_applies_the_log_in_order_and_goes_on_where_it_was() {
-    let (redis, mut state) = empty().await;
+    let (redis, mut state) = Redis::start().with_state().await;
     log(&mut state, 1..=250).await;
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
     let stepped = runner.step().await.expect("a step");
@@ -115,7 +103,7 @@ async fn a_projection_applies_the_log_in_order_and_goes_on_where_it_was() {
 /// A rebuild from the first row of the log gives the same state.
 #[tokio::test]
 async fn a_projection_is_rebuilt_from_the_start() {
-    let (redis, mut state) = empty().await;
+    let (redis, mut state) = Redis::start().with_state().await;
     log(&mut state, 1..=120).await;
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
     catch_up(&mut runner).await;
@@ -130,23 +118,16 @@ async fn a_projection_is_rebuilt_from_the_start() {
     // A saved state that cannot be read prevents opening, but does not prevent a rebuild.
     let key = redis.keys().event_projection("ids");
     state.run("SET", &[&key, "no JSON"]).await;
-    assert!(matches!(
-        open(&redis, Gaps::Refuse).await,
-        Err(ProjectionError::State(_))
-    ));
+    let refused = open(&redis, Gaps::Refuse).await.err();
+    assert_matches!(refused, Some(ProjectionError::State(_)));
     redis
         .console()
         .await
         .run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")])
         .await;
-    let mut runner: Ran = Runner::anew(
-        store(&redis).await,
-        control(&state.conn, redis.keys()),
-        LEASE,
-        Gaps::Refuse,
-    )
-    .await
-    .expect("anew");
+    let mut runner: Ran = Runner::anew(store(&redis).await, state.control(), LEASE, Gaps::Refuse)
+        .await
+        .expect("anew");
     assert_eq!(catch_up(&mut runner).await, 120);
 }
 
@@ -154,27 +135,26 @@ async fn a_projection_is_rebuilt_from_the_start() {
 /// however late its write comes.
 #[tokio::test]
 async fn one_process_runs_a_projection_and_who_has_lost_it_writes_nothing() {
-    let (redis, mut state) = empty().await;
+    let (redis, mut state) = Redis::start().with_state().await;
     log(&mut state, 1..=5).await;
     let mut first = open(&redis, Gaps::Refuse).await.expect("opened");
-    assert!(matches!(
-        open(&redis, Gaps::Refuse).await,
-        Err(ProjectionError::Lost)
-    ));
+    let refused = open(&redis, Gaps::Refuse).await.err();
+    assert_matches!(refused, Some(ProjectionError::Lost));
     redis
         .console()
         .await
         .run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")])
         .await;
-    assert!(
-        matches!(first.step().await, Err(ProjectionError::Lost)),
+    assert_matches!(
+        first.step().await,
+        Err(ProjectionError::Lost),
         "its lease is over"
     );
     let mut second = open(&redis, Gaps::Refuse).await.expect("opened");
     catch_up(&mut second).await;
     log(&mut state, 6..=6).await;
-    assert!(matches!(first.step().await, Err(ProjectionError::Lost)));
-    assert!(matches!(first.rebuild().await, Err(ProjectionError::Lost)));
+    assert_matches!(first.step().await, Err(ProjectionError::Lost));
+    assert_matches!(first.rebuild().await, Err(ProjectionError::Lost));
     first.close().await.expect("nothing to give back");
     catch_up(&mut second).await;
     assert_eq!(state_of(&second).0, ids(1..=6));
@@ -183,8 +163,9 @@ async fn one_process_runs_a_projection_and_who_has_lost_it_writes_nothing() {
         .await
         .run::<u64>(&["DEL", &redis.keys().event_projection_lease("ids")])
         .await;
-    assert!(
-        matches!(second.step().await, Err(ProjectionError::Lost)),
+    assert_matches!(
+        second.step().await,
+        Err(ProjectionError::Lost),
         "also with nothing to do"
     );
 }
@@ -193,7 +174,7 @@ async fn one_process_runs_a_projection_and_who_has_lost_it_writes_nothing() {
 /// takes the name again, and applies no row twice.
 #[tokio::test]
 async fn a_running_projection_takes_its_name_again() {
-    let (redis, mut state) = empty().await;
+    let (redis, mut state) = Redis::start().with_state().await;
     log(&mut state, 1..=5).await;
     let (runner, console) = (
         open(&redis, Gaps::Refuse).await.expect("opened"),
@@ -233,16 +214,16 @@ async fn a_running_projection_takes_its_name_again() {
 /// used both showed rows twice or too early. Now there is no state until it is loaded again.
 #[tokio::test]
 async fn after_an_error_there_is_no_state_beyond_the_position() {
-    let (redis, mut state) = empty().await;
+    let (redis, mut state) = Redis::start().with_state().await;
     log(&mut state, 1..=5).await;
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
     catch_up(&mut runner).await;
     log(&mut state, 6..=9).await;
     let lease = redis.keys().event_projection_lease("ids");
     state.run("SET", &[&lease, "another process"]).await;
-    assert!(matches!(runner.step().await, Err(ProjectionError::Lost)));
+    assert_matches!(runner.step().await, Err(ProjectionError::Lost));
     assert_eq!((runner.projection(), runner.position().rows), (None, 5));
-    assert!(matches!(runner.rebuild().await, Err(ProjectionError::Lost)));
+    assert_matches!(runner.rebuild().await, Err(ProjectionError::Lost));
     assert_eq!((runner.projection(), runner.position().rows), (None, 5));
     redis.console().await.run::<u64>(&["DEL", &lease]).await;
     assert_eq!(catch_up(&mut runner).await, 4);
@@ -256,7 +237,7 @@ async fn after_an_error_there_is_no_state_beyond_the_position() {
 /// error with their number, or counts them.
 #[tokio::test]
 async fn rows_trimmed_away_unseen_are_told() {
-    let (redis, mut state) = empty().await;
+    let (redis, mut state) = Redis::start().with_state().await;
     let trim = ["MAXLEN", "=", "10"];
     log(&mut state, 1..=50).await;
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
@@ -274,10 +255,7 @@ async fn rows_trimmed_away_unseen_are_told() {
         .await;
     for _ in 0..2 {
         let gap = runner.step().await;
-        assert!(
-            matches!(gap, Err(ProjectionError::Gap { missed: 15 })),
-            "{gap:?}"
-        );
+        assert_matches!(gap, Err(ProjectionError::Gap { missed: 15 }));
     }
     runner.close().await.expect("closed");
     let mut runner = open(&redis, Gaps::Count).await.expect("opened");
@@ -299,7 +277,7 @@ async fn rows_trimmed_away_unseen_are_told() {
 #[tokio::test]
 async fn a_log_that_is_another_one_is_told() {
     for delete in [true, false] {
-        let (redis, mut state) = empty().await;
+        let (redis, mut state) = Redis::start().with_state().await;
         log(&mut state, 1..=5).await;
         let mut runner = open(&redis, Gaps::Count).await.expect("opened");
         catch_up(&mut runner).await;
@@ -314,8 +292,9 @@ async fn a_log_that_is_another_one_is_told() {
             state.run("XDEL", &[&key, &rows[6].0]).await;
         }
         let stepped = runner.step().await;
-        assert!(
-            matches!(stepped, Err(ProjectionError::OtherLog { .. })),
+        assert_matches!(
+            stepped,
+            Err(ProjectionError::OtherLog { .. }),
             "{delete}: {stepped:?}"
         );
     }
@@ -324,7 +303,7 @@ async fn a_log_that_is_another_one_is_told() {
 /// `run` applies new rows until it is stopped, and then releases the name of the projection.
 #[tokio::test]
 async fn a_projection_runs_until_it_is_stopped() {
-    let (redis, mut state) = empty().await;
+    let (redis, mut state) = Redis::start().with_state().await;
     let console = redis.console().await;
     let runner = open(&redis, Gaps::Refuse).await.expect("opened");
     let stop = tokio_util::sync::CancellationToken::new();
@@ -354,7 +333,7 @@ async fn a_projection_runs_until_it_is_stopped() {
 /// lease.
 #[tokio::test]
 async fn each_step_keeps_the_name_for_a_lease() {
-    let (redis, mut state) = empty().await;
+    let (redis, mut state) = Redis::start().with_state().await;
     let console = redis.console().await;
     let lease = redis.keys().event_projection_lease("ids");
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
@@ -378,27 +357,10 @@ async fn each_step_keeps_the_name_for_a_lease() {
 /// The rights that docs/protocol.md lists for a projection are enough.
 #[tokio::test]
 async fn the_rights_in_the_document_are_enough() {
-    let redis = Redis::own(&[]);
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, mut state) = Redis::own(&[]).with_state().await;
     log(&mut state, 1..=3).await;
-    let document = include_str!("../../../docs/protocol.md");
-    let rules = document
-        .lines()
-        .find_map(|line| line.strip_prefix("    ACL SETUSER projection "))
-        .expect("a line");
-    let rules = rules.replace("{shop:0}:", redis.keys().prefix());
-    let words: Vec<&str> = ["ACL", "SETUSER", "projection"]
-        .into_iter()
-        .chain(rules.split(' '))
-        .collect();
-    let () = redis.console().await.run(&words).await;
-    let mut conn = redis.connect().await;
-    let () = redis::cmd("AUTH")
-        .arg("projection")
-        .arg("PASSWORD")
-        .query_async(&mut conn)
-        .await
-        .expect("let in");
+    redis.set_documented_user("projection", "projection").await;
+    let conn = redis.connect_as("projection").await;
     let store = RedisStore::new(conn.clone(), redis.keys().clone(), "ids").expect("a name");
     let mut runner: Ran = Runner::open(store, control(&conn, redis.keys()), LEASE, Gaps::Refuse)
         .await
@@ -423,15 +385,11 @@ async fn a_name_is_one_word() {
 /// The statistics show how many rows a projection is behind.
 #[tokio::test]
 async fn the_lag_is_in_the_statistics() {
-    let (redis, mut state) = empty().await;
+    let (redis, mut state) = Redis::start().with_state().await;
     log(&mut state, 1..=150).await;
     let mut runner = open(&redis, Gaps::Refuse).await.expect("opened");
     runner.step().await.expect("a step");
-    let seen = control(&state.conn, redis.keys())
-        .stats()
-        .await
-        .expect("stats")
-        .projections;
+    let seen = state.control().stats().await.expect("stats").projections;
     assert_eq!(
         (
             seen[0].name.as_str(),
@@ -513,21 +471,16 @@ impl Store for Failing {
 /// state. No row is missing or applied twice.
 #[tokio::test]
 async fn a_save_of_unknown_effect_applies_no_row_twice() {
-    let (redis, mut state) = empty().await;
+    let (redis, mut state) = Redis::start().with_state().await;
     log(&mut state, 1..=650).await;
     let failing = Failing {
         store: store(&redis).await,
         calls: Arc::default(),
     };
     let calls = Arc::clone(&failing.calls);
-    let mut runner: Runner<Ids, _> = Runner::open(
-        failing,
-        control(&state.conn, redis.keys()),
-        LEASE,
-        Gaps::Refuse,
-    )
-    .await
-    .expect("opened");
+    let mut runner: Runner<Ids, _> = Runner::open(failing, state.control(), LEASE, Gaps::Refuse)
+        .await
+        .expect("opened");
     loop {
         // The test gives up a step that hangs.
         let step = tokio::time::timeout(Duration::from_millis(300), runner.step()).await;
@@ -584,7 +537,7 @@ async fn rows_applied(console: &Console) -> u64 {
 /// written. The state has each row once, in order.
 #[tokio::test]
 async fn a_projection_killed_at_any_point_applies_each_row_once() {
-    let (redis, mut state) = empty().await;
+    let (redis, mut state) = Redis::start().with_state().await;
     let console = redis.console().await;
     let (mut written, mut killed) = (0, 0);
     for round in 0..12 {

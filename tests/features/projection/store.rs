@@ -9,7 +9,7 @@ use seriatim::control::LogEntry;
 use seriatim::projection::{Gaps, Position, Projection, ProjectionError, Runner, Saved, Store};
 
 use crate::state::State;
-use crate::support::{Redis, control};
+use crate::support::{Redis, assert_matches};
 
 const LEASE: Duration = Duration::from_secs(600);
 
@@ -130,22 +130,13 @@ async fn a_projection_is_kept_in_a_store_of_its_own() {
                 )
                 .await;
         }
-        let mut runner: Runner<Ids, _> = Runner::open(
-            table.clone(),
-            control(&state.conn, &keys),
-            LEASE,
-            Gaps::Refuse,
-        )
-        .await
-        .expect("opened");
-        let second = Runner::<Ids, _>::open(
-            table.clone(),
-            control(&state.conn, &keys),
-            LEASE,
-            Gaps::Refuse,
-        )
-        .await;
-        assert!(matches!(second, Err(ProjectionError::Lost)));
+        let mut runner: Runner<Ids, _> =
+            Runner::open(table.clone(), state.control(), LEASE, Gaps::Refuse)
+                .await
+                .expect("opened");
+        let second =
+            Runner::<Ids, _>::open(table.clone(), state.control(), LEASE, Gaps::Refuse).await;
+        assert_matches!(second.err(), Some(ProjectionError::Lost));
         while runner.step().await.expect("a step").lag > 0 {}
         assert_eq!(
             (&runner.projection().expect("the saved one").0, rows(&table)),
@@ -154,17 +145,13 @@ async fn a_projection_is_kept_in_a_store_of_its_own() {
         runner.close().await.expect("closed");
     }
     // A process that has lost the projection saves nothing.
-    let mut runner: Runner<Ids, _> = Runner::open(
-        table.clone(),
-        control(&state.conn, &keys),
-        LEASE,
-        Gaps::Refuse,
-    )
-    .await
-    .expect("opened");
+    let mut runner: Runner<Ids, _> =
+        Runner::open(table.clone(), state.control(), LEASE, Gaps::Refuse)
+            .await
+            .expect("opened");
     table.0.lock().expect("no panic").had_by = None;
     state.add("XADD event.log * status completed id 181").await;
-    assert!(matches!(runner.step().await, Err(ProjectionError::Lost)));
+    assert_matches!(runner.step().await, Err(ProjectionError::Lost));
     assert_eq!(rows(&table), Some(180));
     assert_eq!(redis.console().await.left().await, ["event.log"]);
 }

@@ -7,7 +7,7 @@ use seriatim::emit::{Cancelled, Change};
 use seriatim::event::Json;
 use seriatim::{EmitError, Emitter};
 
-use crate::support::Redis;
+use crate::support::{Redis, assert_matches};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -18,7 +18,7 @@ async fn emitter(redis: &Redis) -> Emitter {
 /// Returns the schedules of an object, sorted by key. Asserts that the object's own list and the
 /// list of all schedules agree.
 async fn schedules_of(redis: &Redis, object: &str) -> Vec<ScheduledEvent> {
-    let control = crate::support::control(&redis.connect().await, redis.keys());
+    let control = redis.control().await;
     let mut own = control
         .schedules_of(object, None, 100)
         .await
@@ -121,7 +121,7 @@ async fn what_is_cancelled_never_fires_and_leaves_nothing() {
             .expect("cancelled"),
         Cancelled::Cancelled
     );
-    assert_eq!(redis.console().await.left().await, Vec::<String>::new());
+    assert_eq!(redis.console().await.left().await, [""; 0]);
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn the_list_has_pages_by_time_and_by_object() {
             .at(at)
     });
     emitter.schedule_many(schedules).await.expect("scheduled");
-    let control = crate::support::control(&redis.connect().await, redis.keys());
+    let control = redis.control().await;
     let (mut all, mut after) = (Vec::new(), None);
     loop {
         let page = control
@@ -197,7 +197,7 @@ async fn the_pages_of_an_object_with_many_schedules_have_all_of_them() {
             .after(HOUR)
     });
     emitter.schedule_many(schedules).await.expect("scheduled");
-    let control = crate::support::control(&redis.connect().await, redis.keys());
+    let control = redis.control().await;
     let (mut keys, mut after, mut pages) = (std::collections::HashSet::new(), None, 0);
     loop {
         let page = control
@@ -227,15 +227,15 @@ async fn bad_schedules_are_refused_and_those_before_are_sent() {
         .key("a\nb")
         .send()
         .await;
-    assert!(matches!(refused, Err(EmitError::Key(_))), "{refused:?}");
+    assert_matches!(refused, Err(EmitError::Key(_)));
     let refused = emitter.schedule("user:1", Json::new("{")).send().await;
-    assert!(matches!(refused, Err(EmitError::Event(_))), "{refused:?}");
+    assert_matches!(refused, Err(EmitError::Event(_)));
     let far = HOUR * (101 * 366 * 24);
     let at = SystemTime::now() + far;
     let schedule = || emitter.schedule("user:1", Json::new("1"));
     for schedule in [schedule().after(far), schedule().at(at)] {
         let refused = schedule.send().await;
-        assert!(matches!(refused, Err(EmitError::Due(_))), "{refused:?}");
+        assert_matches!(refused, Err(EmitError::Due(_)));
     }
     let many =
         ["1", "2", "{", "4"].map(|text| emitter.schedule("user:1", Json::new(text)).after(HOUR));
@@ -243,7 +243,7 @@ async fn bad_schedules_are_refused_and_those_before_are_sent() {
         .schedule_many(many)
         .await
         .expect_err("the third is no JSON");
-    assert!(matches!(error.error, EmitError::Event(_)), "{error:?}");
+    assert_matches!(error.error, EmitError::Event(_), "{error:?}");
     assert_eq!(error.scheduled.len(), 2);
     assert_eq!(schedules_of(&redis, "user:1").await.len(), 2);
 }
@@ -261,8 +261,5 @@ async fn a_key_of_a_wrong_type_is_named() {
         .send()
         .await;
     let key = redis.keys().events_scheduled_of("user:1");
-    assert!(
-        matches!(&failed, Err(EmitError::WrongType { key: found, .. }) if *found == key),
-        "{failed:?}"
-    );
+    assert_matches!(failed, Err(EmitError::WrongType { key: found, .. }) if *found == key);
 }

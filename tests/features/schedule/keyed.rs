@@ -12,9 +12,10 @@ use seriatim::wire;
 
 use crate::scene::Scene;
 use crate::support::console::{Console, PATIENCE};
+use crate::support::operator::Reads;
 use crate::support::recorder::{Act, Gate, Recorder};
-use crate::support::running::{Running, start};
-use crate::support::{Redis, until};
+use crate::support::running::{Running, policy, start};
+use crate::support::{Redis, assert_matches, until};
 
 const OBJECT: &str = "user:1";
 
@@ -160,7 +161,7 @@ async fn a_queued_event_is_shown_as_queued() {
     );
     let stats = control.stats().await.expect("stats").schedules;
     assert_eq!((stats.total, stats.due, stats.next_ms), (0, 0, None));
-    let seen = control.inspect(OBJECT).await.expect("inspected");
+    let seen = control.inspection_of(OBJECT).await;
     let next: Vec<_> = seen
         .next_schedules
         .iter()
@@ -305,7 +306,7 @@ async fn failing(redis: &Redis, log: bool) -> (Running, Recorder) {
         _ => Act::Send,
     });
     let worker = start(redis, "w", &sink, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy");
+        config.retry = policy("fixed:1h");
         config.event_log = log.then(Default::default);
     });
     (worker, sink)
@@ -558,57 +559,18 @@ async fn without_the_rights_of_the_script_a_waiting_event_is_not_cancelled() {
     let redis = Redis::own(&[]);
     let (worker, _sink) = failing(&redis, false).await;
     let console = redis.console().await;
-    let protocol =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md"))
-            .expect("the protocol");
-    let line = protocol
-        .lines()
-        .map(str::trim)
-        .find(|line| line.starts_with("ACL SETUSER scheduler "))
-        .expect("its rights");
-    let line = line.replace("{shop:0}:", redis.keys().prefix());
-    console
-        .run::<()>(&line.split(' ').collect::<Vec<_>>())
-        .await;
-    let info = redis::Client::open(redis.url())
-        .expect("a URL")
-        .get_connection_info()
-        .clone();
-    let user = info
-        .redis_settings()
-        .clone()
-        .set_username("scheduler")
-        .set_password("PASSWORD");
-    let client = redis::Client::open(info.set_redis_settings(user)).expect("settings");
-    let conn = client
-        .get_multiplexed_async_connection_with_config(&crate::support::patient())
-        .await
-        .expect("a connection");
-    let emitter = Emitter::new(conn).with_keys(redis.keys().clone());
-    schedule(&emitter, "\"bad\"").await;
+    let emitter = async |role: &str| {
+        redis.set_documented_user("scheduler", role).await;
+        let conn = redis.connect_as("scheduler").await;
+        Emitter::new(conn).with_keys(redis.keys().clone())
+    };
+    let scheduler = emitter("scheduler").await;
+    schedule(&scheduler, "\"bad\"").await;
     console.until_held(OBJECT, "retry").await;
-    let error = emitter.cancel(OBJECT, "renew").await.expect_err("no right");
-    assert!(
-        matches!(error, seriatim::EmitError::Refused { .. }),
-        "{error:?}"
-    );
-    let line = protocol
-        .lines()
-        .map(str::trim)
-        .find(|line| line.starts_with("ACL SETUSER canceller "))
-        .expect("its rights");
-    let line = line
-        .replace("{shop:0}:", redis.keys().prefix())
-        .replace(" canceller ", " scheduler ");
-    console
-        .run::<()>(&line.split(' ').collect::<Vec<_>>())
-        .await;
-    let conn = client
-        .get_multiplexed_async_connection_with_config(&crate::support::patient())
-        .await
-        .expect("a connection");
-    let emitter = Emitter::new(conn).with_keys(redis.keys().clone());
-    assert_eq!(cancel(&emitter, "renew").await, Cancelled::Cancelled);
+    let refused = scheduler.cancel(OBJECT, "renew").await;
+    assert_matches!(refused, Err(seriatim::EmitError::Refused { .. }));
+    let canceller = emitter("canceller").await;
+    assert_eq!(cancel(&canceller, "renew").await, Cancelled::Cancelled);
     console.until_at_rest().await;
     worker.finish().await;
     console.check().await;
@@ -641,11 +603,7 @@ async fn without_one_right_the_script_changes_nothing() {
             "
         );
         scene.again(&keys).await;
-        let user = format!("ACL SETUSER u reset on >PASSWORD ~* +@all -{right}");
-        let () = scene.run(&user.split(' ').collect::<Vec<_>>()).await;
-        let mut conn = scene.redis.connect().await;
-        let login = redis::cmd("AUTH").arg(&["u", "PASSWORD"]).to_owned();
-        login.exec_async(&mut conn).await.expect("logged in");
+        let mut conn = scene.redis.connect_without(right).await;
         scene.changes().await;
         let refused = cancel_seen(&scene, &mut conn, "7").await;
         assert!(refused.is_err(), "without {right}: {refused:?}");

@@ -10,9 +10,10 @@ use seriatim::sink::Stop;
 
 use crate::state::State;
 use crate::support::console::{Console, PATIENCE};
+use crate::support::operator::{Reads, assert_denied, assert_wrong_type};
 use crate::support::recorder::{Act, Gate, Recorder};
-use crate::support::running::start;
-use crate::support::{Redis, control, until};
+use crate::support::running::{policy, start};
+use crate::support::{Redis, assert_matches, control, until};
 
 const OBJECT: &str = "user:1";
 const HOUR: Duration = Duration::from_secs(3600);
@@ -36,7 +37,7 @@ impl Setup {
 
     async fn of(redis: Redis) -> Self {
         let emitter = redis.emitter().await;
-        let control = control(&redis.connect().await, redis.keys());
+        let control = redis.control().await;
         Self {
             console: redis.console().await,
             redis,
@@ -64,12 +65,7 @@ impl Setup {
     /// Returns the id and the key of each recorded action, the oldest first. Asserts that each of
     /// them is a cancelling of this object by Ada.
     async fn recorded(&self) -> Vec<(Option<u64>, String)> {
-        let mut actions = self
-            .control
-            .actions(None, 32)
-            .await
-            .expect("a page")
-            .actions;
+        let mut actions = self.control.recorded(32).await;
         actions.reverse();
         let one = |action: Action| {
             assert_eq!(
@@ -131,12 +127,9 @@ async fn a_schedule_is_cancelled_with_a_record() {
         place.control.cancel_schedule(ADA, "", "other").await,
         place.control.cancel_schedule(ADA, OBJECT, "a\nb").await,
     ] {
-        assert!(
-            matches!(
-                invalid,
-                Err(ControlError::Name(_) | ControlError::ScheduleKey(_))
-            ),
-            "{invalid:?}"
+        assert_matches!(
+            invalid,
+            Err(ControlError::Name(_) | ControlError::ScheduleKey(_))
         );
     }
     // Of a broken schedule there is only a member without an event, or an event without a member.
@@ -181,12 +174,7 @@ async fn an_object_with_any_name_is_found() {
         .await
         .expect("set");
     assert_eq!(place.cancel(odd, "\"k\"").await, ONLY_SCHEDULED);
-    let actions = place
-        .control
-        .actions(None, 32)
-        .await
-        .expect("a page")
-        .actions;
+    let actions = place.control.recorded(32).await;
     assert_eq!(actions[0].object_escaped.as_deref(), Some("odd\\xff\\n<b>"));
     let line = serde_json::to_value(&actions[0]).expect("JSON");
     assert_eq!(
@@ -276,7 +264,7 @@ async fn an_event_that_waits_for_a_retry_is_ended_with_its_schedule() {
         _ => Act::Send,
     });
     let worker = start(&place.redis, "w", &sink, |config| {
-        config.retry = "fixed:1h".parse().expect("a policy");
+        config.retry = policy("fixed:1h");
         config.event_log = Some(Default::default());
     });
     place.schedule("\"bad\"", "renew", Duration::ZERO).await;
@@ -387,21 +375,9 @@ async fn emits_of_the_ended_event_are_queued() {
         CancelledSchedule::Cancelled { id: Some(7) }
     );
     assert_eq!(place.recorded().await, [(Some(7), "k".to_owned())]);
-    assert_eq!(
-        place
-            .console
-            .list(&place.redis.keys().events("other:1"))
-            .await,
-        ["1"]
-    );
+    assert_eq!(place.console.queue("other:1").await, ["1"]);
     // The empty marker wakes a worker for the object, which is due now.
-    assert_eq!(
-        place
-            .console
-            .list(&place.redis.keys().objects_with_events())
-            .await,
-        ["", "other:1"]
-    );
+    assert_eq!(place.console.markers().await, ["", "other:1"]);
     assert_eq!(place.console.due(OBJECT).await, Some(0.0));
     let left = place
         .control
@@ -436,89 +412,29 @@ async fn an_operator_cancels_all_or_nothing() {
         state.run("DEL", &[&key]).await;
         state.run("SET", &[&key, "wrong"]).await;
         let before = place.dump().await;
-        let refused = place
-            .control
-            .cancel_schedule(ADA, OBJECT, "k")
-            .await
-            .expect_err("a wrong type");
-        assert!(
-            matches!(&refused, ControlError::WrongType { key: told, .. } if *told == key),
-            "{key}: {refused}"
-        );
+        let refused = place.control.cancel_schedule(ADA, OBJECT, "k").await;
+        assert_wrong_type(&refused, &key);
         assert_eq!(place.dump().await, before, "{key}");
     }
     place.console.run::<()>(&["FLUSHDB"]).await;
-    let mut state = waiting(&place).await;
+    waiting(&place).await;
     let before = place.dump().await;
-    for (rule, command) in
-        ["hdel", "zrem", "xadd", "hgetall"].map(|command| (format!("-{command}"), command))
-    {
-        state
-            .run(
-                "ACL",
-                &[
-                    "SETUSER", "weak", "reset", "on", ">weak", "~*", "+@all", &rule,
-                ],
-            )
-            .await;
-        let weak = redis::Client::open(format!("{}?user=weak&pass=weak", place.redis.url()))
-            .expect("a URL");
-        let weak = control(
-            &weak
-                .get_multiplexed_async_connection_with_config(&crate::support::patient())
-                .await
-                .expect("Redis answers"),
-            &keys,
-        );
-        let refused = weak
-            .cancel_schedule(ADA, OBJECT, "k")
-            .await
-            .expect_err("no right");
-        assert!(
-            matches!(&refused, ControlError::Denied(told) if told.eq_ignore_ascii_case(command)),
-            "{command}: {refused}"
-        );
+    for command in ["hdel", "zrem", "xadd", "hgetall"] {
+        let weak = place.redis.control_without(command).await;
+        assert_denied(&weak.cancel_schedule(ADA, OBJECT, "k").await, command);
     }
     // The user may not write to the queue for which a handler has emitted.
-    let pattern = format!("%R~{}other:1:events", keys.prefix());
-    let user = ["SETUSER", "weak", "reset", "on", ">weak", "+@all", &pattern];
-    let rest: Vec<String> = [
-        "user:*",
-        "event*",
-        "objects*",
-        "operator*",
-        "seriatim*",
-        "next*",
-    ]
-    .map(|name| format!("~{}{name}", keys.prefix()))
-    .into_iter()
-    .collect();
-    state
-        .run(
-            "ACL",
-            &user
-                .into_iter()
-                .chain(rest.iter().map(String::as_str))
-                .collect::<Vec<_>>(),
-        )
-        .await;
-    let weak =
-        redis::Client::open(format!("{}?user=weak&pass=weak", place.redis.url())).expect("a URL");
-    let weak = control(
-        &weak
-            .get_multiplexed_async_connection_with_config(&crate::support::patient())
-            .await
-            .expect("Redis answers"),
-        &keys,
+    let prefix = keys.prefix();
+    let own = "user:* event* objects* operator* seriatim* next*".split(' ');
+    let own: Vec<_> = own.map(|name| format!("~{prefix}{name}")).collect();
+    let rules = format!(
+        "reset on >PASSWORD +@all %R~{prefix}other:1:events {}",
+        own.join(" ")
     );
-    let refused = weak
-        .cancel_schedule(ADA, OBJECT, "k")
-        .await
-        .expect_err("no right");
-    assert!(
-        matches!(&refused, ControlError::Denied(told) if told == "LPUSH"),
-        "{refused}"
-    );
+    place.redis.set_user("weak", &rules).await;
+    let weak = control(&place.redis.connect_as("weak").await, &keys);
+    let refused = weak.cancel_schedule(ADA, OBJECT, "k").await;
+    assert_matches!(refused, Err(ControlError::Denied(told)) if told == "LPUSH");
     assert_eq!(place.dump().await, before);
     assert_eq!(
         place.cancel(OBJECT, "k").await,
@@ -530,41 +446,12 @@ async fn an_operator_cancels_all_or_nothing() {
 #[tokio::test]
 async fn the_rights_of_an_operator_are_enough() {
     let place = Setup::of(Redis::own(&[])).await;
-    waiting(&place).await;
-    let protocol =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/protocol.md"))
-            .expect("the protocol");
-    let line = protocol
-        .lines()
-        .map(str::trim)
-        .find(|line| line.starts_with("ACL SETUSER operator "))
-        .expect("its rights");
-    let line = line.replace("{shop:0}:", place.redis.keys().prefix());
-    place
-        .console
-        .run::<()>(&line.split(' ').collect::<Vec<_>>())
-        .await;
-    let client = redis::Client::open(format!("{}?user=operator&pass=PASSWORD", place.redis.url()))
-        .expect("a URL");
-    let operator = control(
-        &client
-            .get_multiplexed_async_connection_with_config(&crate::support::patient())
-            .await
-            .expect("Redis answers"),
-        place.redis.keys(),
-    );
-    let cancelled = operator
-        .cancel_schedule(ADA, OBJECT, "k")
-        .await
-        .expect("an answer");
-    assert_eq!(cancelled, CancelledSchedule::Cancelled { id: Some(7) });
-    let mut state = State::new(place.redis.connect().await, place.redis.keys().clone());
+    let mut state = waiting(&place).await;
+    let operator = place.redis.documented_control().await;
+    let cancelled = operator.cancel_schedule(ADA, OBJECT, "k").await;
+    let expected = CancelledSchedule::Cancelled { id: Some(7) };
+    assert_eq!(cancelled.expect("an answer"), expected);
     state.delivered("idle", 3).await;
-    assert!(
-        operator
-            .forget_as(ADA, "idle")
-            .await
-            .expect("an answer")
-            .is_gone()
-    );
+    let forgot = operator.forget_as(ADA, "idle").await.expect("an answer");
+    assert!(forgot.is_gone());
 }

@@ -396,7 +396,7 @@ async fn an_event_that_comes_due_while_its_object_is_paused_waits_in_order() {
     let sink = Recorder::new();
     let worker = start(&redis, "w", &sink, |_| {});
     let emitter = emitter(&redis).await;
-    let control = crate::support::control(&redis.connect().await, redis.keys());
+    let control = redis.control().await;
     let by = seriatim::control::By {
         who: "ada",
         why: "a test",
