@@ -115,7 +115,7 @@ impl Exporter {
         let log = NamedTempFile::new().expect("a log");
         let namespace = redis.namespace().to_owned();
         let options = "exporter --listen 127.0.0.1:0 --depth=many,few,more:1 --check";
-        let child = command_at(url, &*format!("--namespace {namespace} {options}"))
+        let child = command_at(url, &format!("--namespace {namespace} {options}"))
             .stdout(Stdio::null())
             .stderr(log.reopen().expect("a log"))
             .spawn()

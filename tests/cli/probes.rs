@@ -209,7 +209,7 @@ fn an_address_in_use_is_told_at_the_start() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("an address");
     let address = taken.local_addr().expect("an address").to_string();
     let worker = format!("--log off worker --sink null --http {address}");
-    let output = command_at("localhost:1", &*worker).output();
+    let output = command_at("localhost:1", &worker).output();
     let output = output.expect("it runs");
     let told = String::from_utf8(output.stderr).expect("UTF-8");
     let is_told = told.contains(&format!("--http: cannot listen on {address}"))

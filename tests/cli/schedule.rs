@@ -10,7 +10,7 @@ use crate::support::output::json_lines;
 /// Returns the schedules as the list prints them in JSON.
 #[track_caller]
 fn list(redis: &Redis, options: &str) -> Vec<Value> {
-    json_lines(&redis.stdout(&*format!("schedule list --json {options}")))
+    json_lines(&redis.stdout(&format!("schedule list --json {options}")))
 }
 
 fn now_ms() -> u64 {

@@ -115,7 +115,7 @@ fn a_share_that_cannot_be_set_is_refused_with_the_reason() {
         ("acme:* --priority urgent", "--priority"),
         ("acme:*", "--weight"),
     ] {
-        let told = redis.refuses(&*format!("share set {arguments}"));
+        let told = redis.refuses(&format!("share set {arguments}"));
         assert!(told.contains(why), "{arguments}: {told}");
     }
     assert_eq!(redis.stdout("share list"), "");

@@ -366,7 +366,7 @@ async fn the_list_goes_both_ways() {
         ("--newest --after 1700-1", &["1700-0"]),
         ("--after 1700-2", &["1700-3", "1700-4"]),
     ] {
-        let rows = redis.json_lines(&*format!("dead list --json {options}"));
+        let rows = redis.json_lines(&format!("dead list --json {options}"));
         let ids: Vec<_> = rows.iter().map(|row| row["dead_id"].clone()).collect();
         assert_eq!(ids, expected, "{options}");
     }
@@ -411,7 +411,7 @@ async fn the_commands_show_retry_and_drop() {
         "drop 1700-0",
         "list --after yesterday",
     ] {
-        assert_eq!(redis.exits(&*format!("dead {bad}")), Some(2), "{bad}");
+        assert_eq!(redis.exits(&format!("dead {bad}")), Some(2), "{bad}");
     }
     let printed = redis.prints("actions");
     assert!(

@@ -9,7 +9,7 @@ use seriatim::handlers::{HandlerContext, Handlers};
 
 use crate::support::console::{Console, PATIENCE};
 use crate::support::running::start;
-use crate::support::{Redis, control, until};
+use crate::support::{Redis, until};
 
 /// Returns handlers for these types, and the number of events that they have handled.
 fn version(types: &[&'static str]) -> (Handlers, Arc<AtomicUsize>) {
@@ -43,7 +43,7 @@ async fn old_workers_leave_new_types_to_new_workers() {
         ];
         console.emit_all(&format!("work:{object}"), events).await;
     }
-    let control = control(&redis.connect().await, redis.keys());
+    let control = redis.control().await;
     until("all new events are held", PATIENCE, async || {
         let page = control.held(false, None, 250).await.expect("a page");
         let unknown = page
@@ -153,11 +153,5 @@ async fn the_longest_wait_goes_on_over_restarts() {
         error,
         "no handler is registered for events of type \"titled\"; no worker knew the event for 1d"
     );
-    assert_eq!(
-        (
-            dead.len(),
-            console.number(&console.keys.last_event_id("work:1")).await
-        ),
-        (1, 3)
-    );
+    assert_eq!((dead.len(), console.last_id("work:1").await), (1, 3));
 }

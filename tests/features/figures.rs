@@ -9,7 +9,7 @@ use seriatim::worker::{ErrorFigures, SlotFigures};
 
 use crate::support::console::PATIENCE;
 use crate::support::recorder::{Act, Gate, Recorder};
-use crate::support::running::start;
+use crate::support::running::{retrying, start};
 use crate::support::{Redis, until};
 
 /// Tests the counts of each outcome, the attempts, the times, and the slots.
@@ -37,11 +37,12 @@ async fn a_worker_counts_what_it_does() {
             .emit(&format!("{event}:1"), format!("\"{event}\""))
             .await;
     }
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1ms,attempts=3,then=complete-with-errors"
-            .parse()
-            .expect("a policy");
-    });
+    let worker = start(
+        &redis,
+        "w",
+        &sink,
+        retrying("fixed:1ms,attempts=3,then=complete-with-errors"),
+    );
     sink.until_sent(22).await;
     console.until_at_rest().await;
     let seen = until("the last commit is counted", PATIENCE, async || {
@@ -123,9 +124,7 @@ async fn a_rejection_after_failures_is_a_try() {
         0..2 => Act::Stop(Stop::transient("busy")),
         _ => Act::Stop(Stop::rejected("bad")),
     });
-    let worker = start(&redis, "w", &sink, |config| {
-        config.retry = "fixed:1ms".parse().expect("a policy")
-    });
+    let worker = start(&redis, "w", &sink, retrying("fixed:1ms"));
     console.emit("work:1", "1").await;
     let seen = until("it is rejected", PATIENCE, async || {
         let seen = worker.vitals.figures();

@@ -4,6 +4,8 @@ use futures_util::FutureExt as _;
 use proptest::prelude::*;
 use seriatim::consume::{Gate, GateError, GateStore, Memory, NumbersError, Start, Verdict};
 
+use crate::support::assert_matches;
+
 /// One event of an object. The history of the object is a list of these, in the order of the push.
 #[derive(Debug, Clone)]
 struct Pushed {
@@ -197,11 +199,13 @@ async fn nonsense_is_refused_and_leaves_no_trace() {
         (5, 5, NumbersError::PrevNotBelow { id: 5, prev: 5 }),
         (1 << 53, 1, NumbersError::IdTooLarge(1 << 53)),
     ] {
-        assert!(
-            matches!(gate.check("o", id, prev).await, Err(GateError::Numbers(found)) if found == why)
+        assert_matches!(
+            gate.check("o", id, prev).await,
+            Err(GateError::Numbers(found)) if *found == why
         );
-        assert!(
-            matches!(gate.applied("o", id, prev).await, Err(GateError::Numbers(found)) if found == why)
+        assert_matches!(
+            gate.applied("o", id, prev).await,
+            Err(GateError::Numbers(found)) if *found == why
         );
     }
     assert!(gate.store().is_empty());
@@ -231,6 +235,6 @@ async fn of_two_consumers_over_one_store_one_is_overtaken() {
     let second = Gate::over(&mut store, Start::Origin)
         .applied("o", 1, 0)
         .await;
-    assert!(matches!(second, Err(GateError::Overtaken { id: 1, .. })));
+    assert_matches!(second, Err(GateError::Overtaken { id: 1, .. }));
     assert_eq!(store.last("o", 0).await.expect("memory"), 1);
 }

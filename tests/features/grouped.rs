@@ -15,8 +15,9 @@ use seriatim::{EmitError, wire};
 
 use crate::state::State;
 use crate::support::console::PATIENCE;
+use crate::support::operator::Reads;
 use crate::support::running::config;
-use crate::support::{Redis, control};
+use crate::support::{Redis, assert_matches};
 
 const BY: By<'static> = By {
     who: "ada",
@@ -44,15 +45,14 @@ async fn grouped(state: &mut State, groups: &[(&str, &[&str])]) {
 }
 
 async fn fresh() -> (Redis, State) {
-    let redis = Redis::start();
-    let state = State::new(redis.connect().await, redis.keys().clone());
+    let (redis, state) = Redis::start().with_state().await;
     (redis, state)
 }
 
 #[tokio::test]
 async fn stats_count_what_is_grouped() {
     let (_redis, mut state) = fresh().await;
-    let (keys, control) = (state.keys.clone(), control(&state.conn, &state.keys));
+    let (keys, control) = (state.keys.clone(), state.control());
     state.emit("work:1", "{}").await;
     grouped(&mut state, &[("a", &["a:1", "a:2", "a:1"]), ("b", &["b"])]).await;
     let stats = control.stats().await.expect("stats");
@@ -102,7 +102,7 @@ async fn stats_count_what_is_grouped() {
 #[tokio::test]
 async fn a_limit_of_markers_counts_what_is_grouped() {
     let (redis, mut state) = fresh().await;
-    let limit = control(&state.conn, &state.keys);
+    let limit = state.control();
     limit
         .set_limit(
             BY,
@@ -126,18 +126,15 @@ async fn a_limit_of_markers_counts_what_is_grouped() {
         .emit("work:2", Json::new("1".to_owned()))
         .await
         .expect_err("full");
-    assert!(
-        matches!(
-            error,
-            EmitError::Full {
-                full: Full::Markers {
-                    markers: 4,
-                    limit: 4
-                },
-                ..
-            }
-        ),
-        "{error}"
+    assert_matches!(
+        error,
+        EmitError::Full {
+            full: Full::Markers {
+                markers: 4,
+                limit: 4
+            },
+            ..
+        }
     );
     // A number that cannot be read counts nothing.
     for (object, command) in [("work:3", "SET"), ("work:4", "LPUSH")] {
@@ -213,7 +210,7 @@ async fn a_drain_waits_for_names_that_are_grouped() {
 #[tokio::test]
 async fn inspect_tells_the_place_in_the_list_of_the_group() {
     let (_redis, mut state) = fresh().await;
-    let (keys, control) = (state.keys.clone(), control(&state.conn, &state.keys));
+    let (keys, control) = (state.keys.clone(), state.control());
     for object in ["a:b:1", "bare", "z:9", "lost"] {
         state.run("LPUSH", &[&keys.events(object), "{}"]).await;
     }
@@ -246,7 +243,7 @@ async fn inspect_tells_the_place_in_the_list_of_the_group() {
             "in the list of the groups beyond the first 1024: 1 name before it, 3 groups wait",
         ),
     ] {
-        let seen = control.inspect(object).await.expect("an inspection");
+        let seen = control.inspection_of(object).await;
         assert_eq!(
             (seen.standing, seen.state),
             (Standing::Marked, Some(EventState::Queued)),
@@ -266,7 +263,7 @@ async fn inspect_tells_the_place_in_the_list_of_the_group() {
         );
         assert_eq!((seen.markers_before, seen.group_beyond), (None, false));
     }
-    let lost = control.inspect("lost").await.expect("an inspection");
+    let lost = control.inspection_of("lost").await;
     assert_eq!(
         (lost.standing, lost.group, lost.groups_waiting),
         (Standing::Uncovered, None, 3)
@@ -279,7 +276,7 @@ async fn inspect_tells_the_place_in_the_list_of_the_group() {
         grouped(&mut state, &[("a:b", &names)]).await;
     }
     state.add("LPUSH a:b:c10000:events {}").await;
-    let seen = control.inspect("a:b:c10000").await.expect("an inspection");
+    let seen = control.inspection_of("a:b:c10000").await;
     assert_eq!(
         (seen.standing, seen.group, seen.group_beyond),
         (Standing::Marked, None, true),
@@ -288,11 +285,7 @@ async fn inspect_tells_the_place_in_the_list_of_the_group() {
     );
     state.add("DEL event.groups").await;
     assert_eq!(
-        control
-            .inspect("bare")
-            .await
-            .expect("an inspection")
-            .standing,
+        control.inspection_of("bare").await.standing,
         Standing::Uncovered
     );
 }
@@ -301,7 +294,7 @@ async fn inspect_tells_the_place_in_the_list_of_the_group() {
 #[tokio::test]
 async fn a_held_object_that_is_grouped_is_shown_as_due() {
     let (_redis, mut state) = fresh().await;
-    let (keys, control) = (state.keys.clone(), control(&state.conn, &state.keys));
+    let (keys, control) = (state.keys.clone(), state.control());
     let now = control.now_ms().await.expect("a time");
     let (early, late) = (now - 9000, now - 4000);
     for (object, score) in [
@@ -381,7 +374,7 @@ async fn a_held_object_that_is_grouped_is_shown_as_due() {
         .collect();
     assert_eq!(names, ["a:3", "a:2", "a:4", "a:1", "c:1", "b:1"]);
 
-    let seen = control.inspect("a:2").await.expect("an inspection");
+    let seen = control.inspection_of("a:2").await;
     assert_eq!(
         (seen.standing, seen.due_ms, seen.state),
         (Standing::Held, Some(early), Some(EventState::Waiting))
@@ -389,7 +382,7 @@ async fn a_held_object_that_is_grouped_is_shown_as_due() {
     let why = "held (retry: it failed), and due now: it waits for a free worker in its group 'a': 0 names before it, 1 group waits, \
                but no worker process is running";
     assert_eq!(seen.why, why);
-    let seen = control.inspect("c:1").await.expect("an inspection");
+    let seen = control.inspection_of("c:1").await;
     assert!(
         seen.why.contains("due now: a free worker takes it"),
         "{}",
@@ -414,10 +407,7 @@ async fn a_held_object_that_is_grouped_is_shown_as_due() {
         Released::Released("retry: it failed".to_owned())
     );
     let skipped = control.skip(BY, "a:2", Some(7)).await.expect("skipped");
-    assert!(
-        matches!(skipped, Skipped::Skipped { id: 7, left: 1, .. }),
-        "{skipped:?}"
-    );
+    assert_matches!(skipped, Skipped::Skipped { id: 7, left: 1, .. });
     let forgotten = control.forget(&["a:2"]).await.expect("an answer");
     assert!(format!("{forgotten:?}").contains("Held"), "{forgotten:?}");
     let checked = control.check().await.expect("a report");
@@ -439,7 +429,7 @@ async fn a_held_object_that_is_grouped_is_shown_as_due() {
 #[tokio::test]
 async fn what_is_grouped_is_delivered_once_after_a_release_and_a_skip() {
     let (redis, mut state) = fresh().await;
-    let (keys, control) = (state.keys.clone(), control(&state.conn, &state.keys));
+    let (keys, control) = (state.keys.clone(), state.control());
     for (object, score) in [
         ("a:1", "-1700000000000"),
         ("a:2", "-1700000000001"),

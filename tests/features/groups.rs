@@ -16,7 +16,7 @@ use crate::support::console::{Console, PATIENCE};
 use crate::support::process::{Process, merged};
 use crate::support::recorder::{Act, Gate, Offer, Recorder};
 use crate::support::running::{Running, start};
-use crate::support::{Redis, control, until};
+use crate::support::{Redis, assert_matches, until};
 
 const ADA: By<'static> = By {
     who: "ada",
@@ -203,7 +203,9 @@ async fn groups_with_long_names_share_a_list() {
         let (redis, console) = Redis::start().with_console().await;
         if shares {
             let selector = "s:*".parse().expect("a selector");
-            control(&redis.connect().await, redis.keys())
+            redis
+                .control()
+                .await
                 .set_share(ADA, &selector, Share::new().weight(2))
                 .await
                 .expect("set");
@@ -236,7 +238,9 @@ async fn groups_with_long_names_share_a_list() {
         worker.finish().await;
         if shares {
             let selector = "s:*".parse().expect("a selector");
-            control(&redis.connect().await, redis.keys())
+            redis
+                .control()
+                .await
                 .remove_share(ADA, &selector)
                 .await
                 .expect("removed");
@@ -345,7 +349,7 @@ async fn workers_may_have_different_depths() {
         let texts: Vec<_> = events.into_iter().map(|(_, text)| text).collect();
         assert_eq!(texts, ["0", "1", "2", "3"], "{object}");
     }
-    assert_eq!(sink.overlaps(), Vec::<String>::new());
+    assert_eq!(sink.overlaps(), [""; 0]);
     console.until_at_rest().await;
 }
 
@@ -426,10 +430,7 @@ async fn names_that_were_grouped_survive_a_kill() {
 #[tokio::test]
 async fn a_group_that_waits_can_be_paused_and_resumed() {
     let redis = Redis::start();
-    let (console, operator) = (
-        redis.console().await,
-        control(&redis.connect().await, redis.keys()),
-    );
+    let (console, operator) = (redis.console().await, redis.control().await);
     emit(&console, [numbered("a", 40), numbered("b", 40)].concat()).await;
     let gate = Gate::closed();
     let sink = stopped_at(&gate);
@@ -469,10 +470,7 @@ async fn a_group_that_waits_can_be_paused_and_resumed() {
 #[tokio::test]
 async fn operators_can_act_on_objects_that_wait_for_their_group() {
     let redis = Redis::start();
-    let (console, operator) = (
-        redis.console().await,
-        control(&redis.connect().await, redis.keys()),
-    );
+    let (console, operator) = (redis.console().await, redis.control().await);
     let (gate, down) = (Gate::closed(), Arc::new(AtomicBool::new(true)));
     let sink = Recorder::with({
         let (gate, down) = (gate.clone(), Arc::clone(&down));
@@ -519,18 +517,15 @@ async fn operators_can_act_on_objects_that_wait_for_their_group() {
         (aside > 0).then_some(())
     })
     .await;
-    assert!(matches!(
+    assert_matches!(
         operator.forget(&["a:020"]).await.expect("asked")[..],
         [Forgot::Queued { .. }]
-    ));
+    );
     let aside: Vec<String> = console
         .run(&["ZRANGE", &console.keys.objects_held(), "0", "0"])
         .await;
     let released = operator.release(ADA, &aside[0]).await.expect("released");
-    assert!(
-        matches!(released, Released::Released { .. }),
-        "{released:?}"
-    );
+    assert_matches!(released, Released::Released { .. });
     down.store(false, Ordering::SeqCst);
     gate.open();
     other_gate.open();

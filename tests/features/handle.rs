@@ -4,7 +4,7 @@
 use seriatim::control::held::ReleaseFilter;
 use seriatim::control::{By, Control, ControlError, Cursor, Settle};
 
-use crate::support::Redis;
+use crate::support::{Redis, assert_matches};
 
 const BY: By<'static> = By {
     who: "ada@host",
@@ -83,21 +83,12 @@ async fn a_cursor_of_another_list_is_refused() {
         control.paused(Some(&wrong), 1).await.err(),
         control.actions(Some(&wrong), 1).await.err(),
     ] {
-        assert!(
-            matches!(&refused, Some(ControlError::Cursor(text)) if text == "work:1"),
-            "{refused:?}"
-        );
+        assert_matches!(refused, Some(ControlError::Cursor(text)) if text == "work:1");
     }
     let refused = control.dead_letters(Some(&wrong), 1).await;
-    assert!(
-        matches!(refused, Err(ControlError::DeadId(_))),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(ControlError::DeadId(_)));
     let refused = control.log(Some(&wrong), 1).await;
-    assert!(
-        matches!(refused, Err(ControlError::LogId(_))),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(ControlError::LogId(_)));
 }
 
 /// Checks at compile time that the future of every operation can run in a task of its own. A server

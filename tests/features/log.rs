@@ -533,7 +533,7 @@ async fn the_command_shows_the_log() {
         ("--limit 0", &[]),
         ("--since 2100-01-01T00:00:00Z", &[]),
     ] {
-        let rows = json_lines(&redis.stdout(&*format!("log --json {options}")));
+        let rows = json_lines(&redis.stdout(&format!("log --json {options}")));
         let ids: Vec<_> = rows.iter().filter_map(|row| row["id"].as_u64()).collect();
         assert_eq!(ids, expected, "{options}");
     }

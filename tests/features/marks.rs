@@ -9,9 +9,10 @@ use seriatim::control::{By, Control};
 use tokio::time::sleep;
 
 use crate::support::console::{Console, PATIENCE};
+use crate::support::operator::Reads;
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
-use crate::support::{Redis, control, until};
+use crate::support::{Redis, until};
 
 /// The times at which a test has pushed objects.
 #[derive(Clone, Default)]
@@ -83,7 +84,7 @@ async fn the_age_of_the_oldest_marker_is_shown() {
         config.concurrency = 1;
         config.sweep = Duration::from_secs(1);
     };
-    let watching = control(&redis.connect().await, redis.keys());
+    let watching = redis.control().await;
     let worker = start(&redis, "w", &slow(), with_marks);
     let began = Instant::now();
     for n in 0..600 {
@@ -104,10 +105,7 @@ async fn the_age_of_the_oldest_marker_is_shown() {
     }
     redis.server().kill();
     redis.server().restart();
-    let (console, watching) = (
-        redis.console().await,
-        control(&redis.connect().await, redis.keys()),
-    );
+    let (console, watching) = (redis.console().await, redis.control().await);
     pushed.compare(&console, &watching, &list, &mut worst).await;
     console.end_lease("w").await;
     let fast = Recorder::with(|_| {
@@ -134,7 +132,7 @@ async fn the_age_of_the_oldest_marker_is_shown() {
 #[tokio::test]
 async fn paused_objects_have_no_age() {
     let (redis, console) = Redis::start().with_console().await;
-    let control = control(&redis.connect().await, redis.keys());
+    let control = redis.control().await;
     let ada = By {
         who: "ada",
         why: "a test",
@@ -173,7 +171,7 @@ async fn paused_objects_have_no_age() {
 #[tokio::test]
 async fn without_a_mark_the_age_is_unknown() {
     let (redis, console) = Redis::start().with_console().await;
-    let control = control(&redis.connect().await, redis.keys());
+    let control = redis.control().await;
     assert_eq!(
         control.stats().await.expect("stats").oldest_waiting_ms,
         Some(0)
@@ -198,7 +196,7 @@ async fn without_a_mark_the_age_is_unknown() {
 #[tokio::test]
 async fn marks_are_few() {
     let (redis, console) = Redis::start().with_console().await;
-    let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
+    let (control, keys) = (redis.control().await, redis.keys());
     console.emit("work:1", "1").await;
     let marks = async || console.run::<u64>(&["ZCARD", &keys.event_marks()]).await;
     for _ in 0..20 {
@@ -252,7 +250,7 @@ async fn marks_are_few() {
 #[tokio::test]
 async fn a_mark_that_is_met_ends_older_ones() {
     let (redis, console) = Redis::start().with_console().await;
-    let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
+    let (control, keys) = (redis.control().await, redis.keys());
     let (list, marks) = (keys.objects_with_events(), keys.event_marks());
     for ms in ["1700000000001", "1700000000002", "1700000000003"] {
         let _: u64 = console.run(&["ZADD", &marks, ms, ms]).await;
@@ -325,7 +323,7 @@ async fn a_mark_that_is_met_ends_older_ones() {
 #[tokio::test]
 async fn an_inspection_tells_since_when_an_object_waits() {
     let (redis, console) = Redis::start().with_console().await;
-    let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
+    let (control, keys) = (redis.control().await, redis.keys());
     let now: (u64, u64) = console.run(&["TIME"]).await;
     let now = now.0 * 1000;
     let _: u64 = console
@@ -361,7 +359,7 @@ async fn an_inspection_tells_since_when_an_object_waits() {
         ("c", 2, Some(30)),
         ("d", 3, None),
     ] {
-        let seen = control.inspect(object).await.expect("inspected");
+        let seen = control.inspection_of(object).await;
         assert_eq!(seen.markers_before, Some(before), "{seen:?}");
         let waited = seen.waits_ms.map(|ms| ms / 5000 * 5);
         assert_eq!(waited, waits, "{seen:?}");
@@ -379,7 +377,7 @@ async fn an_inspection_tells_since_when_an_object_waits() {
 #[tokio::test]
 async fn a_step_of_the_clock_moves_the_marks_back() {
     let (redis, console) = Redis::start().with_console().await;
-    let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
+    let (control, keys) = (redis.control().await, redis.keys());
     let marks = keys.event_marks();
     let now: (u64, u64) = console.run(&["TIME"]).await;
     let (now, hour) = (now.0 * 1000, 3_600_000);

@@ -3,9 +3,10 @@
 use seriatim::control::{By, Control, Repair};
 
 use crate::state::State;
+use crate::support::Redis;
+use crate::support::operator::Reads;
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
-use crate::support::{Redis, control};
 
 const BY: By<'_> = By {
     who: "ada",
@@ -63,7 +64,7 @@ async fn texts(control: &Control) -> (Vec<String>, Vec<String>) {
         .map(|found| format!("{} {}", found.invariant, found.subject))
         .collect();
     found.sort();
-    let owned = control.inspect("work:took").await.expect("an inspection");
+    let owned = control.inspection_of("work:took").await;
     (found, vec![owned.why])
 }
 
@@ -82,7 +83,7 @@ async fn the_owner_is_left_until_somebody_says_that_it_is_dead() {
     console.emit("work:took", "4").await;
     console.emit("other", "1").await;
     sink.until_sent(1).await;
-    let control = control(&state.conn, redis.keys());
+    let control = state.control();
     for with in [
         Repair::default(),
         Repair {
@@ -132,7 +133,7 @@ async fn what_a_dead_worker_of_the_plain_algorithm_had_is_delivered() {
             dead_owners: dead,
             ..Repair::default()
         };
-        let control = control(&state.conn, redis.keys());
+        let control = state.control();
         let report = control.repair(BY, &with).await.expect("a report");
         assert_eq!(report.left, [], "{report:#?}");
         sink.until_sent(3 + 3 + 3 + 2).await;

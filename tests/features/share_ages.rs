@@ -8,7 +8,7 @@ use seriatim::control::shares::Share;
 use crate::support::console::PATIENCE;
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
-use crate::support::{Redis, control, until};
+use crate::support::{Redis, until};
 
 const BY: By<'static> = By {
     who: "ada",
@@ -22,7 +22,7 @@ const BY: By<'static> = By {
 async fn what_waits_for_a_rate_waits_for_no_worker() {
     let redis = Redis::start();
     let (console, sink) = (redis.console().await, Recorder::new());
-    let control = control(&redis.connect().await, redis.keys());
+    let control = redis.control().await;
     control
         .set_share(
             BY,

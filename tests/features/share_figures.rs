@@ -8,17 +8,17 @@ use seriatim::control::{By, Control};
 
 use crate::state::State;
 use crate::support::console::PATIENCE;
+use crate::support::operator::Reads;
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
-use crate::support::{Redis, control, until};
+use crate::support::{Redis, until};
 
 /// The number that is added to the score of a group while it waits for a limit.
 const PARKED: f64 = 4_398_046_511_104.0;
 
 async fn scene() -> (Redis, State, Control) {
-    let redis = Redis::start();
-    let state = State::new(redis.connect().await, redis.keys().clone());
-    let control = control(&state.conn, redis.keys());
+    let (redis, state) = Redis::start().with_state().await;
+    let control = state.control();
     (redis, state, control)
 }
 
@@ -311,7 +311,7 @@ async fn an_object_waits_for_its_share() {
     state.run("LPUSH", &[&queue, "1"]).await;
     grouped(&mut state, "acme", "acme:1").await;
     let why = async || {
-        let seen = control.inspect("acme:1").await.expect("inspected");
+        let seen = control.inspection_of("acme:1").await;
         assert_eq!(seen.standing, Standing::Marked, "{seen:?}");
         let selectors: Vec<_> = seen
             .shares
@@ -331,7 +331,7 @@ async fn an_object_waits_for_its_share() {
         wait
     };
     assert_eq!(why().await, None);
-    let share = &control.inspect("acme:1").await.expect("inspected").shares[1];
+    let share = &control.inspection_of("acme:1").await.shares[1];
     assert_eq!(
         (share.weight, share.in_flight, share.actor.as_str()),
         (Some(5), Some(2), "ada")
@@ -378,14 +378,7 @@ async fn an_object_waits_for_its_share() {
     assert!(why().await.is_some());
     let list = state.keys.group_waiting("acme");
     state.run("DEL", &[&list]).await;
-    assert_eq!(
-        control
-            .inspect("acme:1")
-            .await
-            .expect("inspected")
-            .waits_for_share,
-        None
-    );
+    assert_eq!(control.inspection_of("acme:1").await.waits_for_share, None);
 }
 
 /// In a long list, the name of the object may be behind those that are searched. The share is still
@@ -410,7 +403,7 @@ async fn an_object_behind_many_names_waits_for_its_share() {
     state.run("ZADD", &[&groups, "5", "acme"]).await;
     state.run("ZADD", &[&blocked, "7", "acme"]).await;
     used(&mut state, &control, "acme:*", 20_000).await;
-    let seen = async || control.inspect("acme:1").await.expect("inspected");
+    let seen = async || control.inspection_of("acme:1").await;
     let free = seen().await;
     assert!(
         free.group_beyond && free.waits_for_share.is_none() && free.why.contains("a free worker"),
@@ -443,7 +436,7 @@ async fn a_held_object_waits_for_its_share() {
             .into_iter()
             .find(|held| held.object == object)
             .expect("held");
-        let seen = control.inspect(object).await.expect("inspected");
+        let seen = control.inspection_of(object).await;
         let wait = found.waits_for_share.map(|wait| wait.to_string());
         assert_eq!(
             seen.waits_for_share.map(|wait| wait.to_string()),
@@ -529,9 +522,8 @@ async fn a_worker_at_its_limit_is_seen() {
     for n in 1..=5 {
         waits.extend(
             control
-                .inspect(format!("acme:{n}"))
+                .inspection_of(format!("acme:{n}"))
                 .await
-                .expect("inspected")
                 .waits_for_share
                 .map(|wait| wait.to_string()),
         );

@@ -13,7 +13,7 @@ use seriatim::sink::Stop;
 
 use crate::support::console::{Console, PATIENCE};
 use crate::support::recorder::{Act, Gate, Recorder};
-use crate::support::running::{Running, start};
+use crate::support::running::{Running, policy, start};
 use crate::support::{Redis, control, until};
 
 const BY: By<'static> = By {
@@ -225,7 +225,7 @@ async fn a_held_batch_waits_for_its_limit() {
     });
     let worker = start(&redis, "w", &sink, |config| {
         config.concurrency = 4;
-        config.retry = "fixed:1h".parse().expect("a policy");
+        config.retry = policy("fixed:1h");
     });
     console.until_held("a:1", "retry: ").await;
     emit(&console, &["a:2"]).await;

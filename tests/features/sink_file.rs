@@ -15,6 +15,8 @@ use seriatim::consume::{Envelope, Gate, Start, Verdict};
 use seriatim::event::ObjectName;
 use seriatim::sink::{Batch, Context, Delivered, File, Sink, SinkError, Stop};
 
+use crate::support::assert_matches;
+
 /// The environment variable that tells a child test process its file.
 const CHILD_FILE: &str = "SERIATIM_TEST_SINK_FILE";
 
@@ -139,7 +141,7 @@ fn a_file_that_is_not_ours_is_not_cut(#[case] content: &str) {
     let path = dir.path().join("notes");
     fs::write(&path, content).expect("written");
     let error = File::open(&path).expect_err("refused");
-    assert!(matches!(error, SinkError::NotOurs { .. }), "{error}");
+    assert_matches!(error, SinkError::NotOurs { .. });
     assert_eq!(read(&path), content);
 }
 
@@ -148,7 +150,7 @@ fn what_is_no_regular_file_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     for path in [dir.path(), Path::new("/dev/full"), Path::new("/dev/null")] {
         let error = File::open(path).expect_err("refused");
-        assert!(matches!(error, SinkError::NotAFile { .. }), "{error}");
+        assert_matches!(error, SinkError::NotAFile { .. });
     }
     let missing = dir.path().join("no/such/out.ndjson");
     let error = File::open(&missing).expect_err("refused").to_string();
@@ -182,7 +184,7 @@ fn child_is_refused() {
         return;
     };
     let error = File::open(path).expect_err("locked");
-    assert!(matches!(error, SinkError::Locked { .. }), "{error}");
+    assert_matches!(error, SinkError::Locked { .. });
 }
 
 /// A limit on the size of files simulates a full disk: one part of a write succeeds, and the rest
@@ -273,8 +275,9 @@ async fn a_file_that_is_taken_away_is_opened_anew(#[case] renamed: bool) {
     );
     assert_eq!(read(&path), line(2));
     assert!(!renamed || read(&old) == line(1));
-    assert!(
-        matches!(File::open(&path), Err(SinkError::Locked { .. })),
+    assert_matches!(
+        File::open(&path),
+        Err(SinkError::Locked { .. }),
         "the new file is not locked"
     );
 }
@@ -395,7 +398,7 @@ fn a_killed_process_leaves_a_file_that_opens() {
         Duration::from_secs(20),
         ready,
     ));
-    assert!(matches!(File::open(&path), Err(SinkError::Locked { .. })));
+    assert_matches!(File::open(&path), Err(SinkError::Locked { .. }));
     holder.kill().expect("SIGKILL");
     let sink = File::open(&path).expect("opens");
     holder.wait().expect("it ends");

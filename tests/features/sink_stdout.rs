@@ -7,6 +7,8 @@ use seriatim::consume::Envelope;
 use seriatim::event::ObjectName;
 use seriatim::sink::{self, Batch, Context, Delivered, Sink as _, Stop};
 
+use crate::support::assert_matches;
+
 /// The environment variable that tells a child process how many events to write.
 const CHILD: &str = "SERIATIM_TEST_SINK_STDOUT";
 
@@ -40,8 +42,9 @@ async fn child_writes() {
         let delivered = sink.deliver(&batch, &Context::detached()).await;
         if delivered != Delivered::all() {
             assert_eq!(delivered.count(2), 0);
-            assert!(
-                matches!(delivered.stop(), Some(Stop::Unavailable { .. })),
+            assert_matches!(
+                delivered.stop(),
+                Some(Stop::Unavailable { .. }),
                 "{delivered:?}"
             );
             assert!(sink.closed().is_cancelled());

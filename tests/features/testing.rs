@@ -15,6 +15,8 @@ use seriatim::worker::Shutdown;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::support::assert_matches;
+
 fn event(value: &Value) -> TestEvent {
     TestEvent::new("order:1", value).expect("an event")
 }
@@ -57,8 +59,9 @@ async fn the_example_is_tested_with_the_kit() {
     let first = test.run(placed.clone()).await;
     first.assert_failed("payment", "the bank has not confirmed");
     let retry_after = Some(Duration::from_millis(100));
-    assert!(
-        matches!(first.stop(), Some(Stop::Transient { retry_after: wait, .. }) if *wait == retry_after)
+    assert_matches!(
+        first.stop(),
+        Some(Stop::Transient { retry_after: wait, .. }) if *wait == retry_after
     );
     test.run(placed.attempt(2))
         .await
@@ -235,7 +238,7 @@ async fn a_handler_is_told_what_the_test_chose() {
 
     let ran = test.run(moved()).await;
     ran.assert_failed("note", "the event does not fit the type of this handler");
-    assert!(matches!(ran.stop(), Some(Stop::Rejected { .. })));
+    assert_matches!(ran.stop(), Some(Stop::Rejected { .. }));
     let none = HandlerTest::new(Handlers::builder().build().expect("a set"))
         .run(moved())
         .await;
@@ -247,14 +250,14 @@ async fn a_handler_is_told_what_the_test_chose() {
         ))
     );
 
-    assert!(matches!(
+    assert_matches!(
         TestEvent::new("", &1),
         Err(TestEventError::Name(NameError::Empty))
-    ));
-    assert!(matches!(
+    );
+    assert_matches!(
         TestEvent::new("a", Json::new("{")),
         Err(TestEventError::Event(EventError::NotJson(_)))
-    ));
+    );
     assert!(HandlerTest::one("", |_: Value, _| async { Ok(()) }).is_err());
 }
 
@@ -300,14 +303,14 @@ async fn a_run_can_be_cancelled() {
 #[tokio::test]
 async fn what_a_worker_refuses_is_refused() {
     let test = HandlerTest::one("emits", |_: Value, cx: HandlerContext| async move {
-        assert!(matches!(
+        assert_matches!(
             cx.emit("{a}", &1),
             Err(HandlerEmitError::Name(NameError::Brace(_)))
-        ));
+        );
         for _ in 0..seriatim::handlers::EMITS_MAX {
             cx.emit("a", &1)?;
         }
-        assert!(matches!(cx.emit("a", &1), Err(HandlerEmitError::Full)));
+        assert_matches!(cx.emit("a", &1), Err(HandlerEmitError::Full));
         Ok(())
     });
     let ran = test.expect("a handler").run(moved()).await;
@@ -342,7 +345,7 @@ async fn one_subtask_too_many_is_refused() {
     let ran = test.run(moved().attempt(2)).await;
     ran.assert_failed("names", "at most 1000 subtasks")
         .assert_failed("names", r#"refused: "step:1000""#);
-    assert!(matches!(ran.stop(), Some(Stop::Transient { .. })));
+    assert_matches!(ran.stop(), Some(Stop::Transient { .. }));
     assert_eq!(runs.load(Relaxed), 1000);
 }
 

@@ -11,8 +11,8 @@ use seriatim::testing::{DrainError, Fate, drain};
 use seriatim::worker::{Worker, WorkerBuilder};
 
 use crate::support::console::PATIENCE;
-use crate::support::running::config;
-use crate::support::{Redis, control};
+use crate::support::running::{config, policy};
+use crate::support::{Redis, assert_matches};
 
 fn worker(redis: &Redis, handlers: &Handlers) -> WorkerBuilder {
     Worker::builder(redis.url())
@@ -77,24 +77,21 @@ async fn what_happened_and_what_is_left_is_returned() {
         who: "ada",
         why: "",
     };
-    control(&redis.connect().await, redis.keys())
+    redis
+        .control()
+        .await
         .set_rule(by, Kind::Pause, &selector, None)
         .await
         .expect("set");
     console.emit("paused:1", event("placed")).await;
 
     let worker = worker(&redis, &handlers)
-        .retry("fixed:1h".parse().expect("a policy"))
+        .retry(policy("fixed:1h"))
         .retry_type(
             "soft",
-            "fixed:1h,attempts=1,then=complete-with-errors"
-                .parse()
-                .expect("a policy"),
+            policy("fixed:1h,attempts=1,then=complete-with-errors"),
         )
-        .retry_type(
-            "hold",
-            "fixed:1h,attempts=1,then=hold".parse().expect("a policy"),
-        );
+        .retry_type("hold", policy("fixed:1h,attempts=1,then=hold"));
     let drained = drain(worker, PATIENCE).await.expect("drained");
 
     let fates = |object: &str| {
@@ -133,8 +130,9 @@ async fn what_happened_and_what_is_left_is_returned() {
             error: error("waits: hold")
         }]
     );
-    assert!(
-        matches!(&fates("order:6")[..], [Fate::DeadLetter { error }] if error.starts_with("not JSON"))
+    assert_matches!(
+        fates("order:6")[..],
+        [Fate::DeadLetter { error }] if error.starts_with("not JSON")
     );
     assert_eq!(
         (
@@ -258,10 +256,7 @@ async fn patience_comes_to_an_end() {
     assert!(drained.of("order:1").count() > 0);
     let no_redis = Worker::builder("unix:///no/such.sock").sink(handlers.clone());
     let failed = drain(no_redis, Duration::from_millis(50)).await;
-    assert!(
-        matches!(failed, Err(DrainError::Patience { .. })),
-        "{failed:?}"
-    );
+    assert_matches!(failed, Err(DrainError::Patience { .. }));
     let no_sink = drain(Worker::builder(redis.url()), PATIENCE).await;
-    assert!(matches!(no_sink, Err(DrainError::Worker(_))), "{no_sink:?}");
+    assert_matches!(no_sink, Err(DrainError::Worker(_)));
 }

@@ -2,8 +2,7 @@
 
 use seriatim::control::UnderWork;
 
-use crate::state::State;
-use crate::support::{Redis, control};
+use crate::support::Redis;
 
 /// Returns object, worker, length of the queue and id of each object.
 fn rows(seen: &UnderWork) -> Vec<(&str, &str, u64, Option<u64>)> {
@@ -17,9 +16,8 @@ fn rows(seen: &UnderWork) -> Vec<(&str, &str, u64, Option<u64>)> {
 /// an object that was only just taken is left out.
 #[tokio::test]
 async fn the_longest_queues_in_hand_come_first() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let control = control(&redis.connect().await, redis.keys());
+    let (redis, mut state) = Redis::start().with_state().await;
+    let control = redis.control().await;
     assert_eq!(
         control.under_work(10).await.expect("a look"),
         UnderWork::default()
@@ -52,9 +50,8 @@ async fn the_longest_queues_in_hand_come_first() {
 /// Tests names that are not UTF-8 or have control characters, and keys of a wrong type.
 #[tokio::test]
 async fn strange_names_and_keys_do_no_harm() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let (control, keys) = (control(&redis.connect().await, redis.keys()), redis.keys());
+    let (redis, mut state) = Redis::start().with_state().await;
+    let (control, keys) = (redis.control().await, redis.keys());
     state.register("w", 4).await;
     let strange = b"work:\xff\n\0";
     let key = |suffix: &[u8]| [keys.prefix().as_bytes(), strange, suffix].concat();
@@ -101,9 +98,8 @@ async fn strange_names_and_keys_do_no_harm() {
 /// more.
 #[tokio::test]
 async fn a_look_reads_some_slots_of_each_name() {
-    let redis = Redis::start();
-    let mut state = State::new(redis.connect().await, redis.keys().clone());
-    let control = control(&redis.connect().await, redis.keys());
+    let (redis, mut state) = Redis::start().with_state().await;
+    let control = redis.control().await;
     for name in ["a", "b", "c"] {
         state.register(name, 1000).await;
     }

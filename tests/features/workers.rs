@@ -6,12 +6,11 @@ use seriatim::control::inspect::Tries;
 use seriatim::control::{Control, ControlError, Cursor};
 
 use crate::state::State;
-use crate::support::{Redis, control};
+use crate::support::{Redis, assert_matches};
 
 async fn start() -> (Redis, State, Control) {
-    let redis = Redis::start();
-    let state = State::new(redis.connect().await, redis.keys().clone());
-    let control = control(&redis.connect().await, redis.keys());
+    let (redis, state) = Redis::start().with_state().await;
+    let control = redis.control().await;
     (redis, state, control)
 }
 
@@ -156,10 +155,7 @@ async fn slots_come_in_pages() {
         .expect("registered");
     assert_eq!((beyond.slots.len(), beyond.next), (0, None));
     let refused = control.worker("w", Some(&Cursor::from("x")), 10).await;
-    assert!(
-        matches!(refused, Err(ControlError::Cursor(_))),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(ControlError::Cursor(_)));
 }
 
 /// Tests that all names come once if nothing changes: before the first pass over the names and
@@ -241,10 +237,7 @@ async fn a_page_of_names_has_a_bounded_number_of_slots() {
     }
     assert_eq!(next, None);
     let refused = control.workers(Some(&Cursor::from("1700-0")), 10).await;
-    assert!(
-        matches!(refused, Err(ControlError::Cursor(_))),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(ControlError::Cursor(_)));
     state
         .add("DEL event.workers; SET event.workers 'a string'")
         .await;

@@ -296,7 +296,8 @@ impl Redis {
         emitter.expect("Redis answers").with_keys(self.keys.clone())
     }
 
-    /// Returns an emitter with the keys of its builder. So it has looked for limits when it connected.
+    /// Returns an emitter whose builder has the keys. So it has looked for limits when it
+    /// connected.
     pub async fn built_emitter(&self) -> seriatim::Emitter {
         let builder = seriatim::Emitter::builder(self.url()).keys(self.keys.clone());
         builder.connect().await.expect("Redis answers")

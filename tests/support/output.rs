@@ -26,6 +26,12 @@ impl Words for str {
     }
 }
 
+impl Words for String {
+    fn words(&self) -> Vec<String> {
+        self.as_str().words()
+    }
+}
+
 impl Words for [&str] {
     fn words(&self) -> Vec<String> {
         self.iter().map(|word| (*word).to_owned()).collect()

@@ -102,7 +102,7 @@ async fn held_objects_are_released_by_prefix_by_reason_and_all() {
         ZADD objects.held 99999999999999 work:9
     ";
     state.add(paused).await;
-    let release = |options: &str| redis.prints(&*format!("held release {options}"));
+    let release = |options: &str| redis.prints(&format!("held release {options}"));
     let refused = "--prefix work: --why refused --until-released --reason 'it is up'";
     assert_eq!(release(refused), "1 released\n");
     assert_eq!(
@@ -277,7 +277,7 @@ async fn what_stands_in_the_way_is_told_first() {
         "--why ''",
     ] {
         assert_eq!(
-            redis.exits(&*format!("held release {bad}")),
+            redis.exits(&format!("held release {bad}")),
             Some(2),
             "{bad}"
         );
@@ -361,7 +361,7 @@ async fn the_command_spreads_the_due_times() {
     for (over, spread_ms) in [("", 2_000.0), ("--over 2m", 120_000.0), ("--over 0s", 0.0)] {
         let (redis, mut state) = Redis::start().with_state().await;
         wait_for_operator(&mut state, 200).await;
-        let output = redis.run(&*format!("held release --all {over}"));
+        let output = redis.run(&format!("held release --all {over}"));
         let [printed, told] =
             [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("UTF-8"));
         assert!(printed.starts_with("200 released"), "{over}: {printed}");
