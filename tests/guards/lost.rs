@@ -602,3 +602,24 @@ async fn each_of_two_owned_objects_keeps_its_own_batch() {
     assert_eq!(scene.at("work:2:events.held").await, "[2]");
     assert_eq!(scene.at("work:1:events.held").await, "nil");
 }
+
+/// A slot has put a batch away, and pops move markers of two other objects into its list. No other object
+/// gets the batch. What has only a tag is no batch.
+#[tokio::test]
+async fn a_batch_that_was_put_away_is_of_no_other_object() {
+    let lost = "SET work:1:event.worker w.0; RPUSH event.worker:w.0:lost 7 1";
+    let scene = Scene::given(&format!(
+        "{lost}; emit work:2 2; pop w.0; emit work:3 3; pop w.0"
+    ))
+    .await;
+    scene.free(0..1, BOUNDS).await;
+    assert_eq!(scene.at("event.worker:w.0:lost").await, "[1, 7]");
+    for other in ["work:2", "work:3"] {
+        assert_eq!(scene.at(&format!("{other}:events.held")).await, "nil");
+    }
+
+    let lost = "SET work:1:event.worker w.0; RPUSH event.worker:w.0:lost 7";
+    let scene = Scene::given(&format!("{lost}; emit work:1 2; pop w.0")).await;
+    let answer = scene.free(0..1, BOUNDS).await;
+    assert_eq!(answer.objects(), ["work:1"]);
+}
