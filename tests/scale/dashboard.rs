@@ -160,8 +160,8 @@ impl Dashboard {
     }
 }
 
-/// The commands of this test, and commands that only scripts send. The time of a script has theirs.
-const NOT_COUNTED: [&[u8]; 5] = [b"slowlog", b"config", b"lpos", b"type", b"eval"];
+/// The commands of this test.
+const NOT_COUNTED: [&[u8]; 3] = [b"slowlog", b"config", b"eval"];
 
 /// The address of commands that a script sends. The time of the script has theirs.
 const IN_SCRIPT: &str = "?:0";
@@ -169,17 +169,8 @@ const IN_SCRIPT: &str = "?:0";
 /// A command in the log of slow commands: its first words, and its time in µs.
 pub(crate) type Logged = (Vec<Vec<u8>>, u64);
 
-/// Returns the commands in the log, newest first, without those that do not count.
+/// Returns the commands of clients in the log, newest first, without those of this test.
 pub(crate) async fn entries(console: &Console) -> Vec<Logged> {
-    entries_from(console, |_| true).await
-}
-
-/// Returns these entries without the commands in scripts.
-async fn entries_of_clients(console: &Console) -> Vec<Logged> {
-    entries_from(console, |address| address != IN_SCRIPT).await
-}
-
-async fn entries_from(console: &Console, counts: impl Fn(&str) -> bool) -> Vec<Logged> {
     let entries: Vec<redis::Value> = console.run(&["SLOWLOG", "GET", "-1"]).await;
     let entry = |entry: &redis::Value| {
         let redis::Value::Array(parts) = entry else {
@@ -191,13 +182,12 @@ async fn entries_from(console: &Console, counts: impl Fn(&str) -> bool) -> Vec<L
             .is_none_or(|word| !NOT_COUNTED.contains(&&word.to_ascii_lowercase()[..]));
         let us = redis::from_redis_value_ref(parts.get(2)?).ok()?;
         let address: String = redis::from_redis_value_ref(parts.get(4)?).ok()?;
-        (is_counted && counts(&address)).then_some((words, us))
+        (is_counted && address != IN_SCRIPT).then_some((words, us))
     };
     entries.iter().filter_map(entry).collect()
 }
 
-/// Returns the time of all commands in the log of slow commands, and the longest time, µs. The sum is
-/// too large rather than too small, because the log also has the commands in scripts.
+/// Returns the time of all commands in the log of slow commands, and the longest time, µs.
 pub(crate) async fn logged(console: &Console) -> (u64, u64) {
     entries(console)
         .await
@@ -254,7 +244,7 @@ impl Costs {
             let began = Instant::now();
             request().await;
             let time_us = micros(began.elapsed());
-            let entries = entries_of_clients(console).await;
+            let entries = entries(console).await;
             self.add_long(target, &entries);
             let us = || entries.iter().map(|(_, us)| *us);
             sum.add(console, us().sum()).await;
