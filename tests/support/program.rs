@@ -33,7 +33,11 @@ fn built() -> Result<PathBuf, String> {
         .join("seriatim");
     let built =
         changed(&program).ok_or_else(|| format!("there is no program {}", program.display()))?;
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // The package may be one in the folder `crates`.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .find(|dir| dir.join("lua").is_dir())
+        .unwrap_or(Path::new(""));
     let crates = entries(&root.join("crates"))
         .into_iter()
         .map(|dir| dir.join("src"));

@@ -10,7 +10,7 @@
 //! also 1 if the promotion delays other events: the p99 of an emit is then above 10 ms, or the p99
 //! from emit to sink is above 50 ms.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../../../tests/support/mod.rs"]
 mod support;
 
 use std::collections::HashMap;

@@ -16,7 +16,7 @@
 
 mod blocking;
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../tests/support/clock.rs"]
+#[path = "../../../../tests/support/clock.rs"]
 mod clock;
 mod event_log;
 mod excused;
@@ -27,7 +27,7 @@ mod marks;
 mod plan;
 mod producers;
 #[allow(unreachable_pub)]
-#[path = "../../tests/support/program.rs"]
+#[path = "../../../../tests/support/program.rs"]
 mod program;
 mod proxy;
 mod random;
@@ -48,6 +48,8 @@ use anyhow::{Context as _, bail, ensure};
 use self::plan::Appendfsync;
 use self::stage::Stage;
 
+/// The folder of the whole workspace.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const USAGE: &str = "torture --minutes N [--seed N] [--appendfsync everysec|always|mixed] [--workers N] [--keep DIR]; \
                      torture --sentinel FAILOVERS [--wait N] [--min-replicas] [--seed N] [--workers N] [--keep DIR]";
 
@@ -77,6 +79,11 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         };
+    }
+    // Cargo starts a bench in the folder of its package. `--keep` is a path from the folder of the workspace.
+    if let Err(error) = std::env::set_current_dir(ROOT) {
+        eprintln!("torture: {ROOT}: {error}");
+        return ExitCode::FAILURE;
     }
     // A plain `cargo bench` starts this program without arguments. Then it only prints its usage.
     match Args::read().and_then(|args| args.map_or_else(usage, |args| run(&args))) {

@@ -9,7 +9,7 @@
 //! numbers. The two servers get 500 emits per second in turn. The exit code is 1 if the p99 with
 //! the crowd is more than twice the p99 without.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../../../tests/support/mod.rs"]
 mod support;
 
 use std::future::pending;

@@ -16,6 +16,9 @@ use std::path::Path;
 use self::generate::{Mutant, Sources, mutants_of};
 use self::spots::Spots;
 
+/// The folder of the whole workspace.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
 /// Returns the mutants of a Lua source, each as a description and the changed source.
 fn done_to(source: &str) -> Vec<(String, String)> {
     let mutants = mutants_of("lua/a.lua", source).expect("it is Lua");
@@ -170,7 +173,7 @@ fn each_spot_has_a_mark() {
 
 #[test]
 fn the_list_of_equivalent_mutants_is_of_these_scripts() {
-    let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tree = Path::new(ROOT);
     let mutants = generate::all(&generate::sources(tree).expect("the scripts can be read"))
         .expect("they are Lua");
     let list = std::fs::read_to_string(tree.join(equivalent::FILE)).expect("the list can be read");
@@ -201,7 +204,9 @@ fn the_list_of_equivalent_mutants_is_of_these_scripts() {
 /// the mutants noticed this.
 #[test]
 fn every_guard_of_the_slots_is_once_in_its_file() {
-    let list = std::fs::read_to_string("tests/mutants/slots.txt").expect("the list");
+    let list =
+        std::fs::read_to_string(Path::new(ROOT).join("crates/lab/benches/mutants/slots.txt"))
+            .expect("the list");
     for guard in list.split("\n== ").skip(1) {
         let lines = |mark: &'static str| {
             guard
@@ -210,7 +215,8 @@ fn every_guard_of_the_slots_is_once_in_its_file() {
         };
         let file = lines("@ ").next().expect("a file");
         let old = lines("- ").collect::<Vec<_>>().join("\n");
-        let source = std::fs::read_to_string(file).expect("a file of the tree");
+        let source =
+            std::fs::read_to_string(Path::new(ROOT).join(file)).expect("a file of the tree");
         assert_eq!(
             source.matches(&old).count(),
             1,

@@ -1,4 +1,4 @@
-//! `tests/mutants/slots.txt`: the guards of the slots' state machine. Each is removed in a copy of
+//! `slots.txt`: the guards of the slots' state machine. Each is removed in a copy of
 //! the tree with its own target directory.
 //!
 //! The list is written by hand, because no Rust mutants are generated.
@@ -13,7 +13,7 @@ use super::changed;
 use super::proofs::{self, Verdict, Workdir};
 use super::trials::{Limits, Outcome};
 
-const TABLE: &str = "tests/mutants/slots.txt";
+const TABLE: &str = "crates/lab/benches/mutants/slots.txt";
 
 /// The proofs besides the library's own tests, run only if those catch nothing.
 const PROOFS: [&str; 1] = ["steps"];

@@ -8,7 +8,7 @@
 //! makes the bounds five times as large, for machines that others use at the same time, as in CI.
 //! With `--default` the largest settings are not measured. A case without settings has one time.
 
-#[path = "../../tests/support/mod.rs"]
+#[path = "../../../../tests/support/mod.rs"]
 mod support;
 
 mod advance;

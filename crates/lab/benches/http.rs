@@ -21,7 +21,7 @@
 //! The exit code is 1 in two cases. With one event per request, delivery or emits reach less than
 //! 10,000 events per second. Or lines over HTTP reach less than half the rate of `emit --from`.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../../../tests/support/mod.rs"]
 mod support;
 
 use std::io::{BufRead as _, BufReader, Write as _};

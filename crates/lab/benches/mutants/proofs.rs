@@ -193,7 +193,7 @@ pub(crate) fn build(
     if named.is_empty() {
         let there: HashSet<_> = proofs.iter().map(|proof| proof.name.as_str()).collect();
         if let Some(gone) = NOT_ASKED.iter().find(|name| !there.contains(**name)) {
-            bail!("benches/mutants/proofs.rs: there is no test program {gone}");
+            bail!("crates/lab/benches/mutants/proofs.rs: there is no test program {gone}");
         }
     }
     proofs.retain(|proof| !NOT_ASKED.contains(&proof.name.as_str()));

@@ -5,7 +5,7 @@
 //!     [--tests N] [--list]
 //!
 //! A mutant that no test catches is printed as SURVIVED, and the exit code is 1. Then a test is
-//! missing, or the mutant is equivalent and belongs into `tests/mutants/equivalent.txt`, with the
+//! missing, or the mutant is equivalent and belongs into `equivalent.txt`, with the
 //! reason. Listed mutants are not tried. With `--changed`, only survivors in changed lines give the
 //! exit code 1. A changed script needs no build: the feature `failpoints` lets the tests read it
 //! from `SERIATIM_LUA_DIR`. Only the tests that run the changed line are run (`coverage`). The
@@ -32,6 +32,8 @@ use self::generate::Mutant;
 use self::spots::Spots;
 use self::trials::{Basis, Limits, Outcome};
 
+/// The folder of the whole workspace. All paths begin here.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const USAGE: &str = "scripts/mutants [FILTER…] [--changed SINCE] [--draw N] [--seed N] [--minutes N] [--jobs N] [--tests N] [--list]";
 
 /// Percentage of a limited time that is for scripts. The slots need a build for each guard.
@@ -115,6 +117,11 @@ impl Args {
 }
 
 fn main() -> ExitCode {
+    // Cargo starts a bench in the folder of its package.
+    if let Err(error) = std::env::set_current_dir(ROOT) {
+        eprintln!("mutants: {ROOT}: {error}");
+        return ExitCode::FAILURE;
+    }
     match Args::read().and_then(|args| args.map_or_else(usage, |args| run(&args))) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

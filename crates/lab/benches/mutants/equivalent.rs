@@ -1,4 +1,4 @@
-//! `tests/mutants/equivalent.txt`: the mutants that no test can catch, each with the reason.
+//! `equivalent.txt`: the mutants that no test can catch, each with the reason.
 //!
 //!     lua/values/page.lua: if size > limit then
 //!         > to >=
@@ -14,7 +14,7 @@ use anyhow::{Context as _, ensure};
 use super::generate::Mutant;
 
 /// The file of the list.
-pub(crate) const FILE: &str = "tests/mutants/equivalent.txt";
+pub(crate) const FILE: &str = "crates/lab/benches/mutants/equivalent.txt";
 
 /// Returns the mutants of the list. An entry that matches no mutant is an error: the line has
 /// changed, so the reason must be checked again.
