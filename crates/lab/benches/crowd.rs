@@ -25,6 +25,7 @@ use seriatim::event::Json;
 use seriatim::keys::Keys;
 use seriatim::sink;
 use seriatim::worker::{Shutdown, Worker};
+use seriatim_lab::statistics::{median, percentile};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
@@ -78,8 +79,8 @@ async fn measure(percent: u64) -> anyhow::Result<()> {
         without.push(empty.emits(turn).await?);
         with.push(crowded.emits(turn).await?);
     }
-    let [without_p50, without_p99] = [50, 99].map(|percentile| of_turns(&without, percentile));
-    let [with_p50, with_p99] = [50, 99].map(|percentile| of_turns(&with, percentile));
+    let [without_p50, without_p99] = [50.0, 99.0].map(|percent| of_turns(&without, percent));
+    let [with_p50, with_p99] = [50.0, 99.0].map(|percent| of_turns(&with, percent));
     let ratio = with_p99 / without_p99;
     println!("an emit at 500/s, medians of {TURNS} turns of {EMITS}, ms");
     println!("  without the crowd: p50 {without_p50:.3}  p99 {without_p99:.3}");
@@ -90,13 +91,9 @@ async fn measure(percent: u64) -> anyhow::Result<()> {
 }
 
 /// Computes the percentile of each turn. Returns the median of these values, in ms.
-fn of_turns(turns: &[Vec<f64>], percentile: usize) -> f64 {
-    let mut of_each: Vec<f64> = turns
-        .iter()
-        .map(|turn| turn[turn.len() * percentile / 100])
-        .collect();
-    of_each.sort_by(f64::total_cmp);
-    (of_each[TURNS / 2 - 1] + of_each[TURNS / 2]) / 2.0
+fn of_turns(turns: &[Vec<f64>], percent: f64) -> f64 {
+    let of_each = turns.iter().filter_map(|turn| percentile(turn, percent));
+    median(&of_each.collect::<Vec<f64>>()).unwrap_or(f64::NAN)
 }
 
 /// A Redis server and its workers, whose slots are all busy.
@@ -258,7 +255,6 @@ impl Crowd {
         while let Some(done) = under_way.join_next().await {
             took.push(done??);
         }
-        took.sort_by(f64::total_cmp);
         Ok(took)
     }
 }

@@ -34,6 +34,7 @@ use seriatim::Emitter;
 use seriatim::event::Json;
 use seriatim::worker::{Shutdown, Worker, WorkerConfig};
 use seriatim_http::{Exclusive, Http, Options};
+use seriatim_lab::statistics::median;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -247,11 +248,8 @@ async fn emit_lines(events: usize) -> anyhow::Result<(f64, f64)> {
         );
         by_http.push(events as f64 / began.elapsed().as_secs_f64());
     }
-    let median = |mut all: Vec<f64>| {
-        all.sort_by(f64::total_cmp);
-        all[1]
-    };
-    Ok((median(by_file), median(by_http)))
+    let [by_file, by_http] = [by_file, by_http].map(|rates| median(&rates).unwrap_or(f64::NAN));
+    Ok((by_file, by_http))
 }
 
 /// Opens idle connections to `seriatim serve`. Returns its memory before and after that, in KiB.
@@ -290,10 +288,7 @@ async fn exclusive(events: usize, objects: usize, query: &str) -> anyhow::Result
             rates.push(deliver(events, objects, query, exclusive).await?.0);
         }
     }
-    let [plain, exclusive] = rates.map(|mut rates| {
-        rates.sort_by(f64::total_cmp);
-        rates[1]
-    });
+    let [plain, exclusive] = rates.map(|rates| median(&rates).unwrap_or(f64::NAN));
     Ok(exclusive / plain)
 }
 

@@ -23,6 +23,7 @@ use seriatim::event::Json;
 use seriatim::keys::Keys;
 use seriatim::sink::{self, Stop};
 use seriatim::worker::{Shutdown, Worker};
+use seriatim_lab::statistics;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 /// Environment variable with the URL of Redis. This program sets it when it starts itself again as
@@ -143,11 +144,11 @@ async fn measure(schedules: usize) -> anyhow::Result<()> {
 
     anyhow::ensure!(p99 <= LATENESS_P99_MAX, "schedules are late");
     anyhow::ensure!(
-        percentile(&emit, 99) <= EMIT_P99_MAX,
+        percentile(&emit, 99.0) <= EMIT_P99_MAX,
         "promotion delays emits"
     );
     anyhow::ensure!(
-        percentile(&to_sink, 99) <= TO_SINK_P99_MAX,
+        percentile(&to_sink, 99.0) <= TO_SINK_P99_MAX,
         "promotion delays other objects"
     );
     Ok(())
@@ -184,18 +185,14 @@ async fn probe(
     Ok((emits, to_sink))
 }
 
-fn percentile(times: &[Duration], percent: usize) -> Duration {
-    let mut times = times.to_vec();
-    times.sort_unstable();
-    times
-        .get((times.len() * percent / 100).min(times.len().saturating_sub(1)))
-        .copied()
-        .unwrap_or_default()
+fn percentile(times: &[Duration], percent: f64) -> Duration {
+    let times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
+    Duration::from_secs_f64(statistics::percentile(&times, percent).unwrap_or(0.0))
 }
 
 fn tell(when: &str, emits: &[Duration], to_sink: &[Duration]) {
-    let [emit_50, emit_99] = [50, 99].map(|percent| percentile(emits, percent));
-    let [sink_50, sink_99] = [50, 99].map(|percent| percentile(to_sink, percent));
+    let [emit_50, emit_99] = [50.0, 99.0].map(|percent| percentile(emits, percent));
+    let [sink_50, sink_99] = [50.0, 99.0].map(|percent| percentile(to_sink, percent));
     println!(
         "{when}: emit p50 {emit_50:.1?} p99 {emit_99:.1?}; emit to sink p50 {sink_50:.1?} p99 {sink_99:.1?}, {} seen",
         to_sink.len()

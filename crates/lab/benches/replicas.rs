@@ -18,6 +18,7 @@ use seriatim::event::Json;
 use seriatim::sink::{Batch, Context, Delivered, Sink};
 use seriatim::worker::{Shutdown, Worker};
 use seriatim::{Emitter, redis};
+use seriatim_lab::statistics::median;
 
 const ROUNDS: usize = 7;
 const EMITS: usize = 1_000;
@@ -129,7 +130,7 @@ async fn run() -> anyhow::Result<bool> {
             }
         }
     }
-    let [without, with] = figures.map(|each| each.map(median));
+    let [without, with] = figures.map(|each| each.map(middle));
     println!("| | without | --wait 1 | |\n|---|---|---|---|");
     let ms = |seconds: f64| seconds * 1000.0;
     for (at, name) in ["emit, median", "emit to sink, median"].iter().enumerate() {
@@ -235,10 +236,9 @@ async fn measure(url: &str, wait: u32) -> anyhow::Result<[f64; 3]> {
     let latencies = latencies.collect();
     shutdown.stop();
     worker.await??;
-    Ok([median(emits), median(latencies), drained])
+    Ok([middle(emits), middle(latencies), drained])
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
+fn middle(values: Vec<f64>) -> f64 {
+    median(&values).unwrap_or(f64::NAN)
 }

@@ -2,8 +2,8 @@
 //!
 //! - [`bench`]: `seriatim bench`
 //! - [`demo`]: `seriatim demo`
+//! - [`statistics`]: medians of measured values, also for the programs in `benches`
 //! - `private`: a private Redis for both
-//! - `random`: numbers from a seed
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 // All output goes through the functions of `shown`, which do not panic.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -11,3 +11,4 @@
 pub mod bench;
 pub mod demo;
 mod private;
+pub mod statistics;

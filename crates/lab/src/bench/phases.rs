@@ -7,13 +7,14 @@ use anyhow::{Context as _, anyhow};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::figures::{Figure, Samples, percentile};
+use super::figures::{Figure, Samples};
 use super::pace::Schedule;
 use super::place::{PATIENCE, Target};
 use super::redis_info::Info;
 use super::system::{Consumers, Producer, System};
 use super::tally::Tally;
 use super::workload::{Chain, Workload};
+use crate::statistics::percentile;
 
 /// Duration of the latency phase in one repetition.
 const LATENCY_TIME: Duration = Duration::from_secs(3);

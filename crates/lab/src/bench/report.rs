@@ -7,12 +7,13 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use super::figures::{Figure, Samples, median, ratio, spread};
+use super::figures::{Figure, Samples};
 use super::raw::Raw;
 use super::redis_benchmark::Lpush;
 use super::seriatim::Seriatim;
 use super::streams::Streams;
 use super::system::System as _;
+use crate::statistics::{median, ratio, spread};
 
 /// The systems, in the order of the report.
 const SYSTEMS: [&str; 3] = [Seriatim::NAME, Streams::NAME, Raw::NAME];
