@@ -6,17 +6,17 @@ local function checks_with(find, expect, shared, whole)
   -- at which workers must next wake objects of a rule.
   local function check_rules()
     local all = redis_call('HGETALL', P .. K.event_rules)
-    local told
+    local stored
     for at = 1, #all, 2 do
       if all[at] == 'next' then
-        told = all[at + 1]
+        stored = all[at + 1]
       elseif not rare.rules.is_rule(all[at], all[at + 1]) then
         find('layout', K.event_rules, ' has a field ', all[at], ' that is no rule')
       end
     end
     local due = rare.rules.next_text(rare.rules.next_of(all))
-    if told ~= due then
-      find('layout', K.event_rules, ' says that rules are to be looked at next at ', told or 'no time', ', it should be ', due or 'no time')
+    if stored ~= due then
+      find('layout', K.event_rules, ' says that rules are to be looked at next at ', stored or 'no time', ', it should be ', due or 'no time')
     end
   end
 
@@ -60,10 +60,10 @@ local function checks_with(find, expect, shared, whole)
       end
       if share then mode, most = math.max(mode, (share.in_flight or share.rate) and 2 or 1), math.max(most, parts or 0) end
     end
-    local told = shared(K.event_shares_summary, 'string') and redis_call('GET', P .. K.event_shares_summary) or nil
+    local stored = shared(K.event_shares_summary, 'string') and redis_call('GET', P .. K.event_shares_summary) or nil
     local due = string.format('%d %d', mode, most)
-    if (told and rare.shares.epoch_of(told) and string.match(told, '^%d %d+') or '0 0') ~= due then
-      find('layout', K.event_shares_summary, ' is ', told or 'absent', ', it should begin with ', due, ': set any share')
+    if (stored and rare.shares.epoch_of(stored) and string.match(stored, '^%d %d+') or '0 0') ~= due then
+      find('layout', K.event_shares_summary, ' is ', stored or 'absent', ', it should begin with ', due, ': set any share')
     end
     -- The check of all keys looks at each member, as an object.
     local members = hint == 'counts' and shared(K.objects_in_hand, 'zset') and redis_call('ZRANGE', P .. K.objects_in_hand, '0', '999') or {}
@@ -111,10 +111,10 @@ local function checks_with(find, expect, shared, whole)
       -- If the list was lost, its marks may still be counted.
       count = count + math.max((type(names_waiting) == 'number' and names_waiting or 0) - (times and times.marks or 0), 0)
     end
-    local told = shared(K.event_groups_waiting, 'string') and redis_call('GET', P .. K.event_groups_waiting) or '0'
+    local stored = shared(K.event_groups_waiting, 'string') and redis_call('GET', P .. K.event_groups_waiting) or '0'
     local least = count - rare.group.unknown_marks(has_times, #groups)
-    if not whole(told) or whole(told) > count or whole(told) < least then
-      find('layout', K.event_groups_waiting, ' is ', told, ', but the lists of all groups have ', count, ' names: set it to ', count)
+    if not whole(stored) or whole(stored) > count or whole(stored) < least then
+      find('layout', K.event_groups_waiting, ' is ', stored, ', but the lists of all groups have ', count, ' names: set it to ', count)
     end
   end
 

@@ -1,7 +1,7 @@
 -- quarantine: holds for an operator an object that cannot go on, so that it stops no other object.
 
 -- The reply has no further dropped names and lost keys if it has so many texts.
-local TOLD_MAX = 128
+local TEXTS_MAX = 128
 
 -- Returns the reason for the quarantine of an object: its key `wrong`, without prefix, has a wrong
 -- type or is absent. Joins the texts, because string.format would cut a name at a NUL.
@@ -36,7 +36,7 @@ end
 -- Reports a dropped name that may belong to another namespace. The reply has a limited number of
 -- names and of bytes of each.
 local function report_foreign(object)
-  if call.quarantined_n < TOLD_MAX then
+  if call.quarantined_n < TEXTS_MAX then
     tell(string.sub(object, 1, 512), 'foreign: it may be an object of another namespace, so its marker is dropped')
   end
 end
@@ -44,7 +44,7 @@ end
 -- Tells the caller about a lost key that this call has put right, or about a lost batch. No object
 -- waits for an operator.
 local function report_lost(key, what)
-  if call.quarantined_n < TOLD_MAX then
+  if call.quarantined_n < TEXTS_MAX then
     tell(key, what)
   end
 end

@@ -386,8 +386,8 @@ end
 -- If the next look was to be its own, it wakes another worker.
 local function look_ms(ms)
   local key, name, now_ms = P .. K.event_groups_look, call.name, rare.time.now_ms()
-  local told = redis_try('GET', key)
-  local at, by = string.match(type(told) == 'string' and told or '', '^(%d+) (.*)$')
+  local stored = redis_try('GET', key)
+  local at, by = string.match(type(stored) == 'string' and stored or '', '^(%d+) (.*)$')
   if call.claims_wanted <= #call.took then
     if by == name then
       redis_call('SET', key, '0 ')

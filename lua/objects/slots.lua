@@ -1,11 +1,11 @@
 -- slots: the objects and names in the slots of one worker name.
 
 -- The most texts about lost keys in a reply.
-local TOLD_MAX = 128
+local TEXTS_MAX = 128
 
 -- Adds an entry to the texts for the caller, if there is room.
 local function tell(lost, name, what)
-  if #lost < TOLD_MAX then
+  if #lost < TEXTS_MAX then
     lost[#lost + 1] = name
     lost[#lost + 1] = what
   end

@@ -16,7 +16,7 @@
 local from, to, count = ARGV[2], ARGV[3], ARGV[4]
 
 local has_rules = redis_call('TYPE', P .. K.event_rules).ok == 'hash'
-local told, all_rules = {}, {}
+local seen, all_rules = {}, {}
 
 -- Adds the fields of the rules that apply to the object to its entry. The reply has the value of
 -- each rule once.
@@ -25,8 +25,8 @@ local function add_rules(entry, object)
   for at, value in ipairs(redis_call('HMGET', P .. K.event_rules, unpack(fields))) do
     if value then
       entry[#entry + 1] = fields[at]
-      if not told[fields[at]] then
-        told[fields[at]] = true
+      if not seen[fields[at]] then
+        seen[fields[at]] = true
         all_rules[#all_rules + 1], all_rules[#all_rules + 2] = fields[at], value
       end
     end

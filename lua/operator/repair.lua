@@ -18,8 +18,8 @@
 --           then for each subject (at most 32) kind, name and hint, as for lua/check.lua. One more
 --           kind, `emitted`, is an idempotency key. An object gets a marker only with the hint
 --           `searched`
--- Replies   {'repaired', id of the record or '', told}
---             told  flat triples: the subject's position (from 1), a word, a text
+-- Replies   {'repaired', id of the record or '', lines}
+--             lines  flat triples: the subject's position (from 1), a word, a text
 --               left   not repaired: the text says why, and what to do
 --               again  the subject needs a further call
 --               solves a step of the subject puts the worker right that the text names
@@ -67,6 +67,6 @@ for at, subject in ipairs(subjects) do
     mend[subject.kind](subject, others)
   end
 end
-local told, steps, first, last = rare.mend.results()
+local lines, steps, first, last = rare.mend.results()
 local row = rare.mend.doing and rare.actions.note_many(record, 'repair', steps, first, last) or ''
-return { 'repaired', row, told }
+return { 'repaired', row, lines }

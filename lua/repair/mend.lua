@@ -1,5 +1,5 @@
 -- mend: the steps of a repair. Each is done, or only described in a dry run.
-local doing, told, position = ARGV[4] == 'do', {}, 0
+local doing, lines, position = ARGV[4] == 'do', {}, 0
 -- The number of steps, and the first and the last subject with a step.
 local steps, first, last = 0, nil, nil
 local subjects
@@ -14,8 +14,8 @@ local function begin(all, at)
 end
 
 local function tell(word, what)
-  local n = #told
-  told[n + 1], told[n + 2], told[n + 3] = position, word, what
+  local n = #lines
+  lines[n + 1], lines[n + 2], lines[n + 3] = position, word, what
 end
 
 -- Adds a step. `word`: its kind; `what`: a text for people; `change`: makes the change.
@@ -55,7 +55,7 @@ end
 -- Returns flat triples (position, word, text), the number of steps, and the first and the last
 -- subject with a step.
 local function results()
-  return told, steps, first, last
+  return lines, steps, first, last
 end
 
 return {

@@ -153,11 +153,11 @@ local function mend_groups()
       parked[#parked + 1], parked[#parked + 2] = string.format('%.17g', score - rare.shares.PARKED), group
     end
   end
-  local told = redis_call('GET', P .. K.event_groups_waiting) or '0'
-  local known = ids.parse(told)
+  local stored = redis_call('GET', P .. K.event_groups_waiting) or '0'
+  local known = ids.parse(stored)
   local least = count - rare.group.unknown_marks(redis_call('EXISTS', P .. K.event_groups_times) == 1, #groups / 2)
   if not known or known > count or known < least then
-    rare.mend.step('group', K.event_groups_waiting .. ' is ' .. count .. ' again, the number of names in the lists of groups; it was ' .. told, function()
+    rare.mend.step('group', K.event_groups_waiting .. ' is ' .. count .. ' again, the number of names in the lists of groups; it was ' .. stored, function()
       redis_call('SET', P .. K.event_groups_waiting, count)
     end)
   end
@@ -181,9 +181,9 @@ local function mend_shares()
     end
   end
   local key = P .. K.event_shares_summary
-  local told = redis_call('GET', key) or ''
-  local due, epoch = string.format('%d %d', mode, most), rare.shares.epoch_of(told)
-  if (epoch and string.match(told, '^%d %d+') or '0 0') ~= due then
+  local stored = redis_call('GET', key) or ''
+  local due, epoch = string.format('%d %d', mode, most), rare.shares.epoch_of(stored)
+  if (epoch and string.match(stored, '^%d %d+') or '0 0') ~= due then
     rare.mend.step('share', K.event_shares_summary .. ' begins with ' .. due .. ' again', function()
       if mode > 0 then
         redis_call('SET', key, due .. ' ' .. (epoch or ids.text(rare.time.now_ms())))
@@ -196,13 +196,13 @@ end
 
 -- Writes the time at which workers look at the rules.
 local function mend_rules()
-  local all, told = redis_call('HGETALL', P .. K.event_rules), nil
+  local all, stored = redis_call('HGETALL', P .. K.event_rules), nil
   for at = 1, #all, 2 do
-    told = all[at] == 'next' and all[at + 1] or told
+    stored = all[at] == 'next' and all[at + 1] or stored
   end
   local soonest = rare.rules.next_of(all)
   local due = rare.rules.next_text(soonest)
-  if told ~= due then
+  if stored ~= due then
     rare.mend.step('rules', K.event_rules .. ' says when rules are looked at next: ' .. (due or 'never'), function()
       rare.rules.write_next(soonest)
     end)

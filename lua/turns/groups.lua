@@ -76,8 +76,8 @@ local function begin_round()
     classes = classes + (turns[class][1] and 1 or 0)
   end
   if classes > 1 then
-    local told = redis_try('GET', P .. K.event_groups_turns)
-    place_in_round = type(told) == 'string' and tonumber(told) or 0
+    local stored = redis_try('GET', P .. K.event_groups_turns)
+    place_in_round = type(stored) == 'string' and tonumber(stored) or 0
     place_in_round = place_in_round >= 0 and place_in_round < ROUND and math.floor(place_in_round) or 0
   end
 end

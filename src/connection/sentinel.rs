@@ -83,19 +83,19 @@ impl Sentinels {
             .map(|(host, port)| {
                 let opened = connect(host.clone(), *port);
                 async move {
-                    let told = timeout(PATIENCE, self.ask(opened))
+                    let answer = timeout(PATIENCE, self.ask(opened))
                         .await
                         .unwrap_or_else(|_| {
                             SentinelReply::Failed("no reply within 1 s".to_owned())
                         });
-                    (address(host, *port), told)
+                    (address(host, *port), answer)
                 }
             })
             .collect();
         let mut named: HashMap<Master, (usize, u64)> = HashMap::new();
         let (mut unknown, mut failed) = (Vec::new(), Vec::new());
-        while let Some((sentinel, told)) = asked.next().await {
-            match told {
+        while let Some((sentinel, answer)) = asked.next().await {
+            match answer {
                 SentinelReply::Master(epoch, master) => {
                     let (count, highest) = named.entry(master.clone()).or_default();
                     (*count, *highest) = (*count + 1, epoch.max(*highest));
@@ -172,8 +172,9 @@ impl Sentinels {
         failed: &[String],
     ) -> RedisError {
         let (of, service) = (self.hosts.len(), &self.service);
-        let others = |told: &[String]| {
-            told.iter()
+        let others = |names: &[String]| {
+            names
+                .iter()
                 .map(|text| format!("; {text}"))
                 .collect::<String>()
         };

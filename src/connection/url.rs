@@ -274,7 +274,7 @@ mod tests {
     /// Story: `redis://host?db=3` and `unix:///path?dbb=3` used database 0 without a word.
     #[test]
     fn a_part_that_would_be_ignored_is_refused() {
-        for (url, told) in [
+        for (url, text) in [
             ("redis://host?db=3", "redis://host/3"),
             ("redis://host/3?protcol=resp3", "unknown parameter"),
             ("host:6379?protocol=resp3&x", "unknown parameter"),
@@ -286,7 +286,7 @@ mod tests {
         ] {
             let error = connection_info(url).map(|_| ()).expect_err(url).to_string();
             assert!(
-                error.contains(told) && !error.contains("hush"),
+                error.contains(text) && !error.contains("hush"),
                 "{url}: {error}"
             );
         }
@@ -316,10 +316,10 @@ mod tests {
             ("/run/redis.sock", "/run/redis.sock"),
             ("unix:///run/redis.sock", "/run/redis.sock"),
         ] {
-            let told = connection_info(url).expect(url).addr().to_string();
+            let found = connection_info(url).expect(url).addr().to_string();
             assert!(
-                told == address || told == address.replace("::1", "[::1]"),
-                "{url}: {told}"
+                found == address || found == address.replace("::1", "[::1]"),
+                "{url}: {found}"
             );
         }
         assert!(connection_info("").is_err());

@@ -396,12 +396,12 @@ mod tests {
             "connected_slaves:1\r\nmaster_repl_offset:1",
         ] {
             assert!(
-                replicas(text).is_some_and(|told| told.contains("unknown")),
+                replicas(text).is_some_and(|text| text.contains("unknown")),
                 "{text}"
             );
         }
         let refused = info("connected_slaves:1\r\nmin_slaves_good_slaves:0", None).lacks_replicas();
-        assert!(refused.is_some_and(|told| told.contains("NOREPLICAS")));
+        assert!(refused.is_some_and(|text| text.contains("NOREPLICAS")));
         assert_eq!(
             info("min_slaves_good_slaves:1", None).lacks_replicas(),
             None
@@ -491,7 +491,7 @@ mod tests {
         let sound = "slave0:ip=10.0.0.2,port=6379,state=online,offset=19999000,lag=1";
         assert_eq!(late(sound), None);
         assert_eq!(late(""), None);
-        for (other, told) in [
+        for (other, text) in [
             (
                 "slave1:ip=10.0.0.3,port=6379,state=wait_bgsave,offset=0,lag=0",
                 "10.0.0.3:6379 is not attached yet (wait_bgsave)",
@@ -506,7 +506,7 @@ mod tests {
             ),
         ] {
             let found = late(&format!("{sound}\r\n{other}")).expect(other);
-            assert!(found.contains(told), "{found}");
+            assert!(found.contains(text), "{found}");
         }
     }
 }

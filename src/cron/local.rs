@@ -187,12 +187,12 @@ impl Fields {
 
     /// Returns the moment of a time of the calendar.
     fn moment(&self, local: DateTime) -> Result<Moment, String> {
-        let told = |error: jiff::Error| error.to_string();
+        let text = |error: jiff::Error| error.to_string();
         let offset = self.zone.to_ambiguous_timestamp(local).offset();
         let (before, after) = match offset {
             AmbiguousOffset::Unambiguous { offset } => {
                 return Ok(Moment {
-                    at: offset.to_timestamp(local).map_err(told)?,
+                    at: offset.to_timestamp(local).map_err(text)?,
                     range: None,
                 });
             }
@@ -204,7 +204,7 @@ impl Fields {
         // A moment before the change.
         let early = if is_gap { after } else { before }
             .to_timestamp(local)
-            .map_err(told)?;
+            .map_err(text)?;
         let mut changes = self.zone.following(early).take(CHANGES_MAX);
         let change = changes.find(|change| self.zone.to_offset(change.timestamp()) == after);
         let change = change
@@ -444,8 +444,8 @@ mod tests {
             Ok(None)
         );
         for error in [CronError::InvalidDate, CronError::InvalidTime] {
-            let told = error.to_string();
-            assert_eq!(fields.found(Err(error)), Err(told));
+            let text = error.to_string();
+            assert_eq!(fields.found(Err(error)), Err(text));
         }
     }
 

@@ -110,7 +110,7 @@ impl Gate {
     /// Sends an emit in a group, and returns the results of its commands. If the connection was
     /// lost before the emit was sent, returns the emit itself.
     pub(super) async fn emit(&self, draft: Draft, markers_key: Arc<str>) -> Result<Answer, Draft> {
-        let (outcome, told) = oneshot::channel();
+        let (outcome, answer) = oneshot::channel();
         let queued = self.queue.send(Queued {
             draft,
             markers_key,
@@ -121,7 +121,7 @@ impl Gate {
         if let Err(closed) = unconstrained(queued).await {
             return Err(closed.0.draft);
         }
-        match told.await {
+        match answer.await {
             Ok(Outcome::Sent(answer)) => Ok(answer),
             Ok(Outcome::Unsent(draft)) => Err(draft),
             // The runtime of the connection has ended, so the outcome is unknown.

@@ -157,22 +157,22 @@ impl Drained {
     }
 
     fn describe(&self) -> String {
-        let mut told = String::new();
+        let mut text = String::new();
         for seen in &self.events {
             let event = &seen.event;
             let payload = String::from_utf8_lossy(&event.payload);
-            told += &format!(
+            text += &format!(
                 "\n  event {} of {}: {:?}, given {} times: {payload}",
                 event.id, event.object, seen.fate, seen.deliveries
             );
         }
         for object in self.held.iter().chain(&self.paused) {
-            told += &format!(
+            text += &format!(
                 "\n  {} waits ({:?}): {}",
                 object.object, object.waits_for, object.why
             );
         }
-        told + "\nemitted:" + &emitted::shown(&self.emitted())
+        text + "\nemitted:" + &emitted::shown(&self.emitted())
     }
 }
 

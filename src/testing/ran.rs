@@ -200,7 +200,7 @@ impl Ran {
     /// Returns all results as text. The message of a failed assertion shows them.
     fn describe(&self) -> String {
         let Event { id, object, .. } = &self.event;
-        let mut told = match &self.delivered {
+        let mut text = match &self.delivered {
             Some(Ok(())) => format!("\nevent {id} of {object} was delivered"),
             Some(Err(Stop::Rejected { error })) => {
                 format!("\nevent {id} of {object} is a dead letter: {error}")
@@ -208,17 +208,17 @@ impl Ran {
             Some(Err(stop)) => format!("\nevent {id} of {object} is tried again: {}", stop.error()),
             None => format!("\nthe delivery of event {id} of {object} was cancelled"),
         };
-        told += "\nhandlers:";
+        text += "\nhandlers:";
         for (handler, outcome) in self.outcomes() {
             // Writing to a string never fails.
-            let _ = write!(told, "\n  {handler}  {outcome:?}");
+            let _ = write!(text, "\n  {handler}  {outcome:?}");
         }
         if self.outcomes.is_empty() {
-            told += "\n  none is registered for this event";
+            text += "\n  none is registered for this event";
         }
         for (handler, result) in &self.results {
-            let _ = write!(told, "\n  {handler}  result {result}");
+            let _ = write!(text, "\n  {handler}  result {result}");
         }
-        told + "\nemitted:" + &emitted::shown(&self.emitted)
+        text + "\nemitted:" + &emitted::shown(&self.emitted)
     }
 }

@@ -96,11 +96,11 @@ impl Reply {
     /// Returns the next element as pairs of an escaped name and a text for people.
     pub(crate) fn texts(&mut self) -> Result<Vec<(String, String)>, ScriptError> {
         let mut pairs = self.array()?;
-        let mut told = Vec::new();
+        let mut texts = Vec::new();
         while pairs.len() > 0 {
-            told.push((escape::name(&pairs.bytes()?).into_owned(), pairs.lossy()?));
+            texts.push((escape::name(&pairs.bytes()?).into_owned(), pairs.lossy()?));
         }
-        Ok(told)
+        Ok(texts)
     }
 
     /// Returns the elements left, unread.

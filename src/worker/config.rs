@@ -544,9 +544,9 @@ mod tests {
             backoff: Backoff::Fixed(Duration::ZERO),
             ..RetryPolicy::default()
         };
-        let told = config.validate().map_err(|error| error.to_string());
+        let error = config.validate().map_err(|error| error.to_string());
         assert_eq!(
-            told,
+            error,
             Err("retry is fixed:0s; a wait must be 1 ms to 24 h".to_owned())
         );
         config

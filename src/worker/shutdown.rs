@@ -41,13 +41,13 @@ impl Shutdown {
         );
         let mut hangup = signal(SignalKind::hangup())?;
         let shutdown = Self::new();
-        let told = shutdown.clone();
+        let by_signal = shutdown.clone();
         tokio::spawn(async move {
             loop {
                 tokio::select! {
-                    _ = terminate.recv() => told.signalled(),
-                    _ = interrupt.recv() => told.signalled(),
-                    _ = hangup.recv() => told.reopen(),
+                    _ = terminate.recv() => by_signal.signalled(),
+                    _ = interrupt.recv() => by_signal.signalled(),
+                    _ = hangup.recv() => by_signal.reopen(),
                 }
             }
         });

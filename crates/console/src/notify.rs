@@ -23,7 +23,7 @@ const WAITING_MAX: usize = 16;
 /// The notices of one service. Without systemd (`NOTIFY_SOCKET`), nothing is sent.
 pub struct Notices {
     sender: Option<SyncSender<Notice>>,
-    told: Option<Notice>,
+    sent: Option<Notice>,
     /// The interval of the signs of life, if systemd waits for them.
     feed_every: Option<Duration>,
     fed_at: Option<Instant>,
@@ -66,7 +66,7 @@ impl Notices {
         });
         Self {
             sender,
-            told: None,
+            sent: None,
             feed_every: sd_notify::watchdog_enabled().map(|within| within / 4),
             fed_at: None,
         }
@@ -75,7 +75,7 @@ impl Notices {
     /// Sends a notice if the state of the service has changed. When the service works for the first
     /// time, systemd learns that it is ready.
     pub fn tell(&mut self, works: bool, is_stopping: bool) {
-        let now = match (works, is_stopping, self.told) {
+        let now = match (works, is_stopping, self.sent) {
             (_, true, _) => Notice::Stopping,
             (true, _, None | Some(Notice::Ready)) => Notice::Ready,
             (true, ..) => Notice::Working,
@@ -83,8 +83,8 @@ impl Notices {
             (false, _, None) => return,
             (false, ..) => Notice::Waiting,
         };
-        if self.told != Some(now) {
-            self.told = Some(now);
+        if self.sent != Some(now) {
+            self.sent = Some(now);
             self.send(now);
         }
     }

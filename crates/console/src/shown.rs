@@ -162,11 +162,11 @@ pub fn action_failure(error: ControlError) -> anyhow::Error {
         ControlError::Redis { source, .. }
             if source.is_io_error() || source.is_timeout() || source.is_connection_dropped() =>
         {
-            let told = describe(source);
+            let text = describe(source);
             Failure::with(
                 Exit::Unknown,
                 format!(
-                    "the outcome is unknown: {told}; `seriatim actions` shows the recorded actions"
+                    "the outcome is unknown: {text}; `seriatim actions` shows the recorded actions"
                 ),
             )
         }

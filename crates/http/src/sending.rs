@@ -37,11 +37,11 @@ pub(super) struct Sent(oneshot::Receiver<()>);
 
 impl Sending {
     pub(super) fn new(bytes: Bytes, ends: Option<Instant>, turn: Turn) -> (Self, Sent) {
-        let (told, sent) = oneshot::channel();
+        let (sender, sent) = oneshot::channel();
         (
             Self {
                 bytes,
-                sent: Some(told),
+                sent: Some(sender),
                 ends,
                 _turn: turn,
             },

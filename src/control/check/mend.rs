@@ -32,7 +32,7 @@ pub(super) struct Mender<'a> {
     call: RepairCall,
     steps_max: usize,
     /// Steps that were described already. A dry run may meet a subject twice.
-    told: Dedup,
+    seen: Dedup,
     /// Workers that the steps of objects put right. In a dry run they still look broken.
     solved: Dedup,
     /// Workers that are no slot of a registered name. They are looked at when their objects are freed.
@@ -45,7 +45,7 @@ pub(super) struct Mender<'a> {
 impl Mender<'_> {
     /// Adds a subject that the repair leaves as it is.
     pub(super) fn leave(&mut self, subject: Subject, what: String) {
-        if self.told.insert((&subject, &what)) {
+        if self.seen.insert((&subject, &what)) {
             self.report.left_total += 1;
             if self.report.left.len() < self.steps_max {
                 self.report.left.push(RepairStep {
@@ -78,7 +78,7 @@ impl Mender<'_> {
             // In a dry run the counter stays as it is, so the script tells this step again and again.
             return;
         }
-        if self.call.doing || self.told.insert((&subject, &what)) {
+        if self.call.doing || self.seen.insert((&subject, &what)) {
             self.report.steps_total += 1;
             *self.report.kinds.entry(kind.clone()).or_default() += 1;
             if self.report.steps.len() < self.steps_max {
@@ -111,7 +111,7 @@ pub(in crate::control) async fn run(
             dead_owners: repair.dead_owners.clone(),
         },
         steps_max: repair.steps_max,
-        told: Dedup::new(SEEN_MAX),
+        seen: Dedup::new(SEEN_MAX),
         solved: Dedup::new(SEEN_MAX),
         strangers: Vec::new(),
         left: Some(Vec::new()),
@@ -207,26 +207,26 @@ impl<C: ConnectionLike> Walk<'_, C> {
             .iter()
             .map(|(kind, name)| (kind.word(), name.as_slice(), hint));
         let began = Instant::now();
-        let (told, row) =
+        let (lines, row) =
             operator::repair(self.conn, self.keys, mender.by, &mender.call, names).await?;
         mender.report.slowest_call = mender.report.slowest_call.max(began.elapsed());
         if mender.call.doing {
             mender.call.row = row;
         }
         let mut again = Vec::new();
-        for told in told {
-            let Some((kind, name)) = subjects.get(told.position) else {
+        for line in lines {
+            let Some((kind, name)) = subjects.get(line.position) else {
                 return Err(ControlError::reply(
                     "lua/operator/repair.lua",
-                    format!("it names subject {}", told.position),
+                    format!("it names subject {}", line.position),
                 ));
             };
-            match (told.word.as_str(), &mut mender.left) {
-                ("solves", _) => drop(mender.solved.insert(told.what.as_bytes())),
+            match (line.word.as_str(), &mut mender.left) {
+                ("solves", _) => drop(mender.solved.insert(line.what.as_bytes())),
                 ("again", _) => again.push((*kind, name.clone())),
                 ("left", Some(left)) if left.len() < LEFT_MAX => left.push((*kind, name.clone())),
-                ("left", _) => mender.leave(kind.subject(name), told.what),
-                _ => mender.add(kind.subject(name), told.word, told.what),
+                ("left", _) => mender.leave(kind.subject(name), line.what),
+                _ => mender.add(kind.subject(name), line.word, line.what),
             }
         }
         Ok(again)

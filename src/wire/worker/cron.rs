@@ -94,9 +94,9 @@ pub async fn cron(
     let (now_ms, next) = (reply.number()?, reply.int()?);
     let next_due = u64::try_from(next).ok().map(Duration::from_millis);
     let (jobs, events) = (reply.count()?, reply.count()?);
-    let (mut told, mut wrong) = (reply.array()?, Vec::new());
-    while told.len() > 0 {
-        wrong.push((told.bytes()?, told.lossy()?));
+    let (mut pairs, mut wrong) = (reply.array()?, Vec::new());
+    while pairs.len() > 0 {
+        wrong.push((pairs.bytes()?, pairs.lossy()?));
     }
     let mut due = Vec::with_capacity(reply.len());
     while reply.len() > 0 {

@@ -57,9 +57,9 @@ pub async fn promote(
     let (markers, names) = (reply.count()?, reply.count()?);
     let next_cron = u64::try_from(reply.int()?).ok().map(Duration::from_millis);
     let wrong_count = reply.count()?;
-    let (mut told, mut wrong) = (reply.array()?, Vec::new());
-    while told.len() > 0 {
-        wrong.push((told.bytes()?, told.lossy()?));
+    let (mut pairs, mut wrong) = (reply.array()?, Vec::new());
+    while pairs.len() > 0 {
+        wrong.push((pairs.bytes()?, pairs.lossy()?));
     }
     Ok(Promoted {
         events,

@@ -31,7 +31,7 @@ struct Failures(Mutex<Option<Second>>);
 
 struct Second {
     began: Instant,
-    told: u32,
+    lines: u32,
     left_out: u32,
 }
 
@@ -51,18 +51,18 @@ impl Failures {
         let mut second = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *second {
             Some(present) if now.duration_since(present.began) < Duration::from_secs(1) => {
-                if present.told >= LINES_PER_SECOND {
+                if present.lines >= LINES_PER_SECOND {
                     present.left_out = present.left_out.saturating_add(1);
                     return Line::LeftOut;
                 }
-                present.told += 1;
+                present.lines += 1;
                 Line::Described { left_out: 0 }
             }
             _ => {
                 let left_out = second.as_ref().map_or(0, |before| before.left_out);
                 *second = Some(Second {
                     began: now,
-                    told: 1,
+                    lines: 1,
                     left_out: 0,
                 });
                 Line::Described { left_out }
@@ -93,8 +93,8 @@ pub(crate) fn quarantined(object: &str, why: &str) -> bool {
         Some("mended") => warn!(key = %name, why, "claim: a key was lost, and is written again"),
         Some("lost" | "stuck") => {
             // A call may say the same again and again.
-            let mut told = LOST.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.len() >= LOST_MAX || !told.insert(format!("{object} {why}")) {
+            let mut logged = LOST.lock().unwrap_or_else(PoisonError::into_inner);
+            if logged.len() >= LOST_MAX || !logged.insert(format!("{object} {why}")) {
                 return false;
             }
             error!(key = %name, why, "claim: a key was lost; run `seriatim check`");
@@ -108,8 +108,9 @@ pub(crate) fn quarantined(object: &str, why: &str) -> bool {
 }
 
 /// Logs all of these. Returns the number of lost keys among them.
-pub(crate) fn quarantined_all(told: &[(String, String)]) -> u64 {
-    told.iter()
+pub(crate) fn quarantined_all(texts: &[(String, String)]) -> u64 {
+    texts
+        .iter()
         .map(|(object, why)| u64::from(quarantined(object, why)))
         .sum()
 }
@@ -188,10 +189,10 @@ mod tests {
     #[test]
     fn failures_have_some_lines_per_second() {
         let (failures, began) = (Failures(Mutex::new(None)), Instant::now());
-        let told = (0..100)
+        let lines = (0..100)
             .filter(|_| failures.begin(began) != Line::LeftOut)
             .count();
-        assert_eq!(told, LINES_PER_SECOND as usize);
+        assert_eq!(lines, LINES_PER_SECOND as usize);
         assert_eq!(
             failures.begin(began + Duration::from_secs(1)),
             Line::Described { left_out: 80 }

@@ -32,7 +32,7 @@ struct State {
 #[derive(Debug)]
 struct Now {
     began: Instant,
-    told: Instant,
+    logged: Instant,
     /// The last key of a wrong type that was logged.
     obstacle: Option<String>,
 }
@@ -55,16 +55,16 @@ impl State {
             }
             self.now = Some(Now {
                 began: at,
-                told: at,
+                logged: at,
                 obstacle: obstacle.map(str::to_owned),
             });
             return Tell::Begin;
         };
         let another = obstacle.is_some() && now.obstacle.as_deref() != obstacle;
-        if !another && at.duration_since(now.told) < TELL_AGAIN {
+        if !another && at.duration_since(now.logged) < TELL_AGAIN {
             return Tell::Nothing;
         }
-        now.told = at;
+        now.logged = at;
         now.obstacle = obstacle.map(str::to_owned).or(now.obstacle.take());
         Tell::Still(at.duration_since(now.began))
     }
@@ -131,7 +131,7 @@ impl Outage {
         self.state()
             .now
             .as_ref()
-            .is_none_or(|now| now.obstacle.is_none() || now.told.elapsed() >= TELL_AGAIN)
+            .is_none_or(|now| now.obstacle.is_none() || now.logged.elapsed() >= TELL_AGAIN)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -149,10 +149,11 @@ mod tests {
         let (s, began) = (Duration::from_secs, Instant::now());
         let mut state = State::default();
         assert_eq!(state.failed(began, began, None), Tell::Begin);
-        let told = (1..=300).map(|second| state.failed(began + s(second), began + s(second), None));
-        let told: Vec<_> = told.filter(|tell| *tell != Tell::Nothing).collect();
+        let lines =
+            (1..=300).map(|second| state.failed(began + s(second), began + s(second), None));
+        let lines: Vec<_> = lines.filter(|tell| *tell != Tell::Nothing).collect();
         assert_eq!(
-            told,
+            lines,
             [60, 120, 180, 240, 300].map(|second| Tell::Still(s(second)))
         );
         let old = began - s(1).min(began.elapsed());

@@ -131,9 +131,9 @@ fn try_out(file: &File, commands: &[String]) -> anyhow::Result<()> {
         }
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Ok(()),
         Err(error) => {
-            let told = crate::in_one_line(&error);
-            Err(file.explain(&error, &told, &added).unwrap_or_else(|| {
-                Failure::with(Exit::Input, format!("{}: {told}", in_table(file, commands)))
+            let text = crate::in_one_line(&error);
+            Err(file.explain(&error, &text, &added).unwrap_or_else(|| {
+                Failure::with(Exit::Input, format!("{}: {text}", in_table(file, commands)))
             }))
         }
     }

@@ -296,11 +296,11 @@ impl Release {
             until_released: self.until_released,
             over: self.over,
         };
-        let (mut told, mut released) = (Instant::now(), 0);
+        let (mut shown_at, mut released) = (Instant::now(), 0);
         let all = control.release_all(by, &which, |all| {
             released = all.released;
-            if told.elapsed() >= TELL_EVERY {
-                told = Instant::now();
+            if shown_at.elapsed() >= TELL_EVERY {
+                shown_at = Instant::now();
                 shown::tell(Level::Info, &format!("{released} released so far"));
             }
         });

@@ -205,12 +205,12 @@ fn tables(stats: &Stats, queues: Option<&Depth>, top: usize) -> anyhow::Result<S
 /// Writes the figures that the worker processes report: rates, times, unavailable sinks, and the
 /// longest delivery.
 fn describe(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
-    let told: Vec<_> = stats
+    let known: Vec<_> = stats
         .workers
         .iter()
         .filter_map(|name| Some((&name.name, name.status.as_ref()?)))
         .collect();
-    if told.is_empty() {
+    if known.is_empty() {
         return Ok(());
     }
     let mut table = table(
@@ -224,7 +224,7 @@ fn describe(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
         ],
         1..5,
     );
-    for (name, status) in &told {
+    for (name, status) in &known {
         let minute = &status.minute;
         let times = [
             minute.delivery.p50_us,
@@ -249,7 +249,7 @@ fn describe(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
         ]);
     }
     writeln!(out, "{}\n", trimmed(&table))?;
-    for (name, status) in &told {
+    for (name, status) in &known {
         if let Some(down_ms) = status.sink_down_ms {
             let (name, down) = (
                 shown::middle_cut(name, NAME_CHARS),
@@ -266,7 +266,7 @@ fn describe(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
             )?;
         }
     }
-    for (name, status) in told.iter().filter(|(_, status)| status.minute.unknown > 0) {
+    for (name, status) in known.iter().filter(|(_, status)| status.minute.unknown > 0) {
         let (name, count) = (shown::middle_cut(name, NAME_CHARS), status.minute.unknown);
         let line = format!(
             "unknown       {name}, {count} times in the last minute, the objects wait for another worker: {}",
@@ -278,7 +278,7 @@ fn describe(out: &mut String, stats: &Stats) -> anyhow::Result<()> {
             shown::wrapped(&line, usize::from(shown::COLUMNS) - 14, 14)
         )?;
     }
-    let longest = told
+    let longest = known
         .iter()
         .filter_map(|(name, status)| Some((name, status.longest.as_ref()?)));
     if let Some((name, longest)) = longest.max_by_key(|(_, longest)| longest.since_ms)

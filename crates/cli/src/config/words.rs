@@ -201,7 +201,7 @@ impl File {
     pub(crate) fn explain(
         &self,
         error: &clap::Error,
-        told: &str,
+        text: &str,
         added: &[&Setting],
     ) -> Option<anyhow::Error> {
         let named = match error.get(ContextKind::InvalidArg)? {
@@ -211,14 +211,14 @@ impl File {
         };
         let flag = named.strip_prefix("--")?.split([' ', '=', '[']).next()?;
         let setting = added.iter().find(|setting| setting.flag == flag)?;
-        let told = told
+        let text = text
             .split(" For more information")
             .next()
             .unwrap_or_default()
             .trim_end_matches(';');
         Some(Failure::with(
             Exit::Input,
-            format!("{}: {told}", self.place(setting)),
+            format!("{}: {text}", self.place(setting)),
         ))
     }
 }

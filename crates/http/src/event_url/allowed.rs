@@ -238,7 +238,7 @@ impl Resolver {
         if under_way.len() >= LOOKUPS_MAX || of_domain() >= LOOKUPS_OF_DOMAIN_MAX {
             return Err(ResolveError::Busy);
         }
-        let (told, lookup) = watch::channel(None);
+        let (result, lookup) = watch::channel(None);
         under_way.insert(name.to_owned(), lookup.clone());
         let (all, name) = (self.under_way.clone(), name.to_owned());
         tokio::spawn(async move {
@@ -249,7 +249,7 @@ impl Resolver {
             all.lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .remove(&name);
-            let _ = told.send(Some(found));
+            let _ = result.send(Some(found));
         });
         Ok(lookup)
     }

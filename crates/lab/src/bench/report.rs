@@ -106,7 +106,7 @@ fn redis_benchmark<S: serde::Serializer>(
             why: &'static str,
         },
     }
-    let told = match &lpush.per_second {
+    let value = match &lpush.per_second {
         Ok(rates) => Row::Run {
             unit: "requests/s",
             lpush: One::of(rates),
@@ -118,7 +118,7 @@ fn redis_benchmark<S: serde::Serializer>(
         },
         Err(why) => Row::Not { why },
     };
-    told.serialize(serializer)
+    value.serialize(serializer)
 }
 
 impl<S: Serialize> Report<'_, S> {

@@ -221,11 +221,11 @@ pub async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         reached,
         stop: stop.clone(),
     });
-    let told = match &token {
+    let line = match &token {
         Some(token) => app.link(token),
         None => format!("{}/", app.url),
     };
-    if !shown::print(&format!("{told}\n"))? && token.is_some() {
+    if !shown::print(&format!("{line}\n"))? && token.is_some() {
         return Err(Failure::with(
             Exit::Broken,
             "nobody reads standard output, so nobody sees the link; give --users FILE instead",

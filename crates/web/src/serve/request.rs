@@ -108,11 +108,11 @@ async fn read_into(
         let detail = format!("the body has more than {bytes_max} bytes{option}");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail)
     };
-    let told = asked
+    let declared = asked
         .headers
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if told.is_some_and(|length| length > bytes_max as u64) {
+    if declared.is_some_and(|length| length > bytes_max as u64) {
         return Err(too_large());
     }
     let whole = async {

@@ -141,8 +141,8 @@ async fn run(app: Arc<App>, user: User, mut lines: Lines, answers: mpsc::Sender<
         // The batch is emitted and its answers are sent while the next batch is read. So the
         // answers do not wait for the next batch, which may take long to come.
         let answered = async {
-            let told = send(&app, present, &mut failed).await;
-            answers.send(told.text.into()).await.is_ok() && !told.is_over
+            let sent = send(&app, present, &mut failed).await;
+            answers.send(sent.text.into()).await.is_ok() && !sent.is_over
         };
         // If no further answer may be sent, this function ends, and no more lines are read.
         let next = match select(Box::pin(answered), Box::pin(lines.batch(&app, &user))).await {
@@ -208,7 +208,7 @@ async fn send(app: &App, batch: Batch, failed: &mut Failed) -> Answers {
     let sent = app.emitter.emit_many(events).await;
     let error = sent.err();
     let stopped = error.as_ref().and_then(|error| error.stopped);
-    let mut told = Answers {
+    let mut answers = Answers {
         text: Vec::with_capacity(batch.lines.len() * 32),
         is_over: stopped.is_some(),
     };
@@ -242,24 +242,24 @@ async fn send(app: &App, batch: Batch, failed: &mut Failed) -> Answers {
         match problem {
             None => {
                 // Writing to a Vec cannot fail.
-                let _ = writeln!(told.text, "{{\"line\":{number},\"status\":202}}");
+                let _ = writeln!(answers.text, "{{\"line\":{number},\"status\":202}}");
             }
-            Some(problem) => tell(&mut told.text, *number, &problem),
+            Some(problem) => tell(&mut answers.text, *number, &problem),
         }
     }
-    if failed.hashes.len() > FAILED_MAX && !told.is_over {
+    if failed.hashes.len() > FAILED_MAX && !answers.is_over {
         let number = batch.lines.last().map_or(1, |(number, _)| number + 1);
         let detail = format!(
             "lines of more than {FAILED_MAX} objects failed: this line and all after it are not emitted"
         );
         tell(
-            &mut told.text,
+            &mut answers.text,
             number,
             &Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-many", detail),
         );
-        told.is_over = true;
+        answers.is_over = true;
     }
-    told
+    answers
 }
 
 /// Appends the answer to a line that is not emitted. The answer is a problem document with the line

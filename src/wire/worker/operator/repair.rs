@@ -66,7 +66,7 @@ pub async fn repair<'s>(
         return Err(reply.wrong(format!("unknown status {word:?}")));
     }
     let row = reply.text()?;
-    let (mut flat, mut told) = (reply.array()?, Vec::new());
+    let (mut flat, mut lines) = (reply.array()?, Vec::new());
     while flat.len() > 0 {
         let position = usize::try_from(flat.count()?).unwrap_or(0);
         let position = position
@@ -79,11 +79,11 @@ pub async fn repair<'s>(
         } else {
             flat.escaped()?
         };
-        told.push(RepairLine {
+        lines.push(RepairLine {
             position,
             word,
             what,
         });
     }
-    Ok((told, row))
+    Ok((lines, row))
 }

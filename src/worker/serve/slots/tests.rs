@@ -426,7 +426,7 @@ fn only_steps_that_fit_change_a_slot() {
     let kind = |slot: Slot| match slot {
         Slot::Free => "free",
         Slot::Asked(None) => "asked",
-        Slot::Asked(Some(_)) => "told",
+        Slot::Asked(Some(_)) => "answered",
         Slot::Delivering(in_flight) if in_flight.tag.first == 9 => "new",
         Slot::Delivering(_) => "has",
         Slot::Parked(_) => "parked",
@@ -448,11 +448,12 @@ fn only_steps_that_fit_change_a_slot() {
             "result",
         ],
         [
-            "told", "result", "result", "result", "result", "result", "result", "result", "result",
-            "result",
+            "answered", "result", "result", "result", "result", "result", "result", "result",
+            "result", "result",
         ],
         [
-            "told", "free", "new", "result", "told", "told", "told", "told", "told", "told",
+            "answered", "free", "new", "result", "answered", "answered", "answered", "answered",
+            "answered", "answered",
         ],
     ];
     let found = slots.map(|slot| steps.map(|step| kind(slot().next(step()))));

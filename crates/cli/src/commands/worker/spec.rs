@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn what_is_no_sink_is_told_what_exists() {
         assert_eq!("file:".parse::<Spec>(), Err(SpecError::NoPath));
-        for (text, told) in [
+        for (text, named) in [
             ("", ""),
             ("Stdout", "Stdout"),
             ("out.ndjson", "out.ndjson"),
@@ -112,7 +112,7 @@ mod tests {
             let error = text.parse::<Spec>().expect_err("no sink").to_string();
             assert_eq!(
                 error,
-                format!("the sink {told:?} does not exist; the sinks are {SINKS}")
+                format!("the sink {named:?} does not exist; the sinks are {SINKS}")
             );
         }
     }

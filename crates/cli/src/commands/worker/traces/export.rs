@@ -49,7 +49,7 @@ pub(super) struct Spans {
     taken: AtomicU64,
     /// Number of spans that the collector has accepted.
     sent: AtomicU64,
-    told: Mutex<ExportState>,
+    state: Mutex<ExportState>,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl Spans {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, ExportState> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of lost spans: those that have ended and that the collector does not
@@ -92,21 +92,21 @@ impl Spans {
     /// logs that the collector gets spans again.
     fn tell(&self, has_failed: bool) {
         let lost = self.lost(UNTAKEN_MAX);
-        let mut told = self.state();
+        let mut state = self.state();
         let collector = &self.collector;
-        if lost > told.lost {
-            if told.at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+        if lost > state.lost {
+            if state.at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
                 let why = if has_failed {
-                    &told.why
+                    &state.why
                 } else {
                     "more spans end than it takes"
                 };
                 warn!(target: LOG, collector, lost, why, "traces: the collector does not get all spans; deliveries go on");
-                (told.at, told.lost, told.is_away) = (Some(Instant::now()), lost, true);
+                (state.at, state.lost, state.is_away) = (Some(Instant::now()), lost, true);
             }
-        } else if !has_failed && told.is_away {
+        } else if !has_failed && state.is_away {
             info!(target: LOG, collector, lost, "traces: the collector gets spans again");
-            told.is_away = false;
+            state.is_away = false;
         }
     }
 
@@ -261,10 +261,10 @@ impl HttpClient for Http {
             Ok(response) => (0, format!("it answered {}", response.status())),
             Err(error) => (0, innermost(error)),
         };
-        let mut told = self.spans.state();
-        told.rejected = rejected;
+        let mut state = self.spans.state();
+        state.rejected = rejected;
         if !why.is_empty() {
-            told.why = why;
+            state.why = why;
         }
         Ok(answered?)
     }
@@ -356,8 +356,8 @@ mod tests {
                 .sent
                 .fetch_add(if fails { 0 } else { 2 }, Ordering::Relaxed);
             let state = || {
-                let told = spans.state();
-                (told.at, told.is_away)
+                let state = spans.state();
+                (state.at, state.is_away)
             };
             let before = state();
             spans.tell(fails);
