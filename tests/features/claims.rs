@@ -48,7 +48,7 @@ async fn finish(claims: Claims, console: &Console) {
     claims.close().await;
 }
 
-fn told(claimed: &Claimed) -> (String, String, u64, u64) {
+fn numbers(claimed: &Claimed) -> (String, String, u64, u64) {
     let event = claimed.event();
     (
         event.object.to_string(),
@@ -72,7 +72,7 @@ async fn events_are_claimed_one_by_one_and_in_order() {
     console.emit_all("work:1", ["1", "2"]).await;
     let mut first = next(&worker).await;
     assert_eq!(
-        (told(&first), first.attempt(), first.crashes()),
+        (numbers(&first), first.attempt(), first.crashes()),
         (event("work:1", "1", 1, 0), 1, 0)
     );
     assert!(
@@ -85,11 +85,11 @@ async fn events_are_claimed_one_by_one_and_in_order() {
         .await
         .expect("asked")
         .expect("another object's");
-    assert_eq!(told(&other), event("work:2", "3", 2, 0));
+    assert_eq!(numbers(&other), event("work:2", "3", 2, 0));
     console.check().await;
     first.commit().await.expect("committed");
     let mut second = next(&worker).await;
-    assert_eq!(told(&second), event("work:1", "2", 3, 1));
+    assert_eq!(numbers(&second), event("work:1", "2", 3, 1));
     second.commit().await.expect("committed");
     other.commit().await.expect("committed");
     finish(worker, &console).await;
@@ -151,7 +151,7 @@ async fn the_first_answer_counts() {
     console.release("work:1").await;
     let mut again = next(&worker).await;
     assert_eq!(
-        (told(&again), again.attempt()),
+        (numbers(&again), again.attempt()),
         (event("work:1", "2", 2, 1), 2)
     );
     // The first hand-out already has a result. A second result of it changes nothing.
@@ -162,7 +162,7 @@ async fn the_first_answer_counts() {
         .await
         .expect("nothing is done");
     let mut third = next(&worker).await;
-    assert_eq!(told(&third), event("work:1", "3", 3, 1));
+    assert_eq!(numbers(&third), event("work:1", "3", 3, 1));
     third.commit().await.expect("committed");
     at_rest(&worker, &console).await;
     assert_eq!(console.dead().await.len(), 1);
@@ -200,7 +200,7 @@ async fn what_is_dropped_comes_again() {
     drop(next(&worker).await);
     let mut again = next(&worker).await;
     assert_eq!(
-        (told(&again), again.attempt()),
+        (numbers(&again), again.attempt()),
         (event("work:1", "1", 1, 0), 2)
     );
     again.commit().await.expect("committed");
@@ -210,7 +210,7 @@ async fn what_is_dropped_comes_again() {
     console.emit("work:1", "2").await;
     let mut second = next(&worker).await;
     assert_eq!(
-        (told(&second), second.attempt()),
+        (numbers(&second), second.attempt()),
         (event("work:1", "2", 2, 1), 1)
     );
     second.commit().await.expect("committed");
@@ -253,7 +253,7 @@ async fn a_batch_of_another_worker_comes_one_by_one() {
     console.release("work:1").await;
     for (text, id, prev) in [("1", 1, 0), ("2", 2, 1), ("3", 3, 2), ("5", 5, 3)] {
         let mut claimed = next(&other).await;
-        assert_eq!(told(&claimed), event("work:1", text, id, prev));
+        assert_eq!(numbers(&claimed), event("work:1", text, id, prev));
         console.check().await;
         claimed.commit().await.expect("committed");
     }
@@ -307,7 +307,7 @@ async fn after_a_lapse_the_event_comes_again() {
     let mut first = next(&worker).await;
     console.end_lease("w").await;
     let mut again = next(&worker).await;
-    assert_eq!((told(&again), again.crashes()), (told(&first), 0));
+    assert_eq!((numbers(&again), again.crashes()), (numbers(&first), 0));
     assert_matches!(first.commit().await, Err(ClaimError::Lost));
     again.commit().await.expect("committed");
     finish(worker, &console).await;
@@ -333,7 +333,7 @@ async fn a_name_taken_over_ends_the_claims() {
     assert_matches!(first.commit().await, Err(ClaimError::Lost));
     let mut again = next(&other).await;
     assert_eq!(
-        (told(&again), again.crashes()),
+        (numbers(&again), again.crashes()),
         (event("work:1", "1", 1, 0), 1)
     );
     again.commit().await.expect("committed");
@@ -358,7 +358,7 @@ async fn claims_go_on_over_new_connections() {
             console.emit("work:1", n.to_string()).await;
             kill(&console).await;
         });
-        assert_eq!(told(&claimed), event("work:1", &n.to_string(), n, n - 1));
+        assert_eq!(numbers(&claimed), event("work:1", &n.to_string(), n, n - 1));
         kill(&console).await;
         claimed.commit().await.expect("committed");
     }
@@ -446,7 +446,7 @@ async fn what_is_behind_many_markers_is_found() {
     }
     console.emit("work:1", "1").await;
     let mut claimed = worker.try_next().await.expect("asked").expect("an event");
-    assert_eq!(told(&claimed), event("work:1", "1", 1, 0));
+    assert_eq!(numbers(&claimed), event("work:1", "1", 1, 0));
     claimed.commit().await.expect("committed");
     finish(worker, &console).await;
 }
@@ -483,7 +483,7 @@ async fn an_event_that_next_never_returned_is_given_back() {
             console.run::<String>(&["PING"]).await;
         }
         let mut claimed = next(&worker).await;
-        assert_eq!((told(&claimed).1, claimed.attempt()), (n.to_string(), 1));
+        assert_eq!((numbers(&claimed).1, claimed.attempt()), (n.to_string(), 1));
         claimed.commit().await.expect("committed");
     }
     assert_eq!(console.dead().await.len(), 0);
@@ -606,7 +606,7 @@ async fn an_object_that_becomes_due_during_the_wait_is_claimed() {
         });
         claimed = again;
         assert_eq!(
-            (told(&claimed), claimed.attempt()),
+            (numbers(&claimed), claimed.attempt()),
             (event("work:1", "1", 1, 0), attempt)
         );
     }

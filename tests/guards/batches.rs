@@ -332,7 +332,7 @@ async fn a_deleted_batch_quarantines_its_object() {
         let answer = scene.advance(BOUNDS, fill).await;
         assert_eq!(answer.objects(), ["work:2"], "{then:?}");
         let why = "quarantine: event.worker:w.0:event is absent";
-        assert_eq!(answer.told(), [format!("work:1: {why}")], "{then:?}");
+        assert_eq!(answer.texts(), [format!("work:1: {why}")], "{then:?}");
         let changes = "
             event.worker:w.0: event = [3]; event.id = 2; object = [work:2]
             next.event.id = 2
@@ -476,7 +476,7 @@ async fn an_object_whose_queue_has_a_wrong_type_leaves_its_slot() {
     let answer = scene.advance(bounds(|b| b.claims = 0), fill).await;
     assert_eq!(answer.batches(), ["1 work:2 3 after 2: 3"]);
     assert_eq!(
-        answer.told(),
+        answer.texts(),
         ["work:1: quarantine: work:1:events is a string"]
     );
     let changes = "

@@ -11,7 +11,7 @@ use crate::scene::Scene;
 use crate::support::{Redis, control, jobs};
 
 /// Returns the findings, sorted, without the namespace.
-pub(super) async fn told(scene: &Scene) -> Vec<String> {
+pub(super) async fn findings_of(scene: &Scene) -> Vec<String> {
     let found = scene.report_of_check().await.violations;
     let found = found.iter().map(|found| {
         let what = found.what.replace(scene.keys.prefix(), "");
@@ -54,7 +54,7 @@ pub(super) async fn each_in(scene: &Scene, cases: &str) {
             findings.sort_unstable();
             for commands in given.drain(..) {
                 broken_by(scene, &str::replace(commands, "\\n", "\n")).await;
-                assert_eq!(told(scene).await, findings, "{commands}");
+                assert_eq!(findings_of(scene).await, findings, "{commands}");
             }
             findings.clear();
         }
@@ -270,7 +270,7 @@ async fn a_limit_with_a_wrong_member_is_told() {
         let value = LIMIT.replace(right, wrong);
         broken_by(&scene, &format!("HSET event.limits * '{value}'")).await;
         let expected: &[&str] = if right.is_empty() { &[] } else { &[NO_LIMIT] };
-        assert_eq!(told(&scene).await, expected, "{value}");
+        assert_eq!(findings_of(&scene).await, expected, "{value}");
         let limits = control.limits().await.expect("read");
         assert_eq!(limits.is_empty(), !right.is_empty(), "{value}");
     }
@@ -364,7 +364,7 @@ async fn an_object_behind_many_names_in_a_list_is_found() {
         let object = "SET x:event.worker a.1; LPUSH x:events {}";
         let list = format!("RPUSH event.worker:a.1:object{names} x");
         broken_by(&scene, &format!("{object}; {list}; {batch}")).await;
-        assert_eq!(told(&scene).await, expected, "behind {before} names");
+        assert_eq!(findings_of(&scene).await, expected, "behind {before} names");
     }
 }
 
@@ -404,7 +404,11 @@ async fn what_is_wrong_with_the_lists_of_groups_is_told() {
     ] {
         let groups: String = (0..count).map(|n| format!(" 0 g{n}")).collect();
         broken_by(&scene, &format!("ZADD event.groups{groups}")).await;
-        assert_eq!(told(&scene).await.concat(), expected, "{count} groups");
+        assert_eq!(
+            findings_of(&scene).await.concat(),
+            expected,
+            "{count} groups"
+        );
     }
 }
 

@@ -328,7 +328,7 @@ async fn what_was_quarantined_is_told_once() {
     let answer = scene.free(0..2, BOUNDS).await;
     assert_eq!(answer.objects(), ["work:1"]);
     assert_eq!(
-        answer.told(),
+        answer.texts(),
         ["work:2: quarantine: work:2:event.worker is a list"]
     );
 }

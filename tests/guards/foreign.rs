@@ -30,7 +30,7 @@ async fn dropped(scene: &Scene) {
     let answer = scene.free(0..2, BOUNDS).await;
     assert_eq!(answer.objects(), [""; 0]);
     let why = "foreign: it may be an object of another namespace, so its marker is dropped";
-    assert_eq!(answer.told(), [format!("{FOREIGN}: {why}")]);
+    assert_eq!(answer.texts(), [format!("{FOREIGN}: {why}")]);
     for key in [
         "objects.with.events",
         "event.worker:w.0:object",
@@ -125,7 +125,7 @@ async fn a_foreign_name_is_reported_only_when_its_marker_is_dropped() {
         ))
         .await;
     let answer = scene.free(0..2, bounds(|b| b.claims = 1)).await;
-    assert_eq!((answer.objects(), answer.told()), (vec!["work:2"], vec![]));
+    assert_eq!((answer.objects(), answer.texts()), (vec!["work:2"], vec![]));
     assert_eq!(
         scene.at("objects.with.events").await,
         format!("[{FOREIGN}]")

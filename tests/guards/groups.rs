@@ -134,7 +134,7 @@ async fn groups_take_turns_if_more_objects_wait_than_free_slots() {
                 .await;
         }
         let answer = scene.free(0..2, GROUPED).await;
-        assert_eq!((answer.objects(), answer.told()), (vec![&*last], vec![]));
+        assert_eq!((answer.objects(), answer.texts()), (vec![&*last], vec![]));
         assert_eq!(scene.at("event.groups.waiting").await, "nil");
     }
 }
@@ -149,7 +149,7 @@ async fn a_number_of_names_that_is_too_high_is_corrected() {
             scene.add(groups).await;
             let answer = scene.free(0..2, bounds(|b| b.group_depth = depth)).await;
             assert_eq!(answer.objects(), [""; 0]);
-            let told = answer.told();
+            let told = answer.texts();
             assert!(
                 told.len() == 1 && told[0].starts_with("event.groups: "),
                 "{told:?}"

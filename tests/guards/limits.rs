@@ -63,7 +63,7 @@ async fn in_hand(scene: &Scene, object: &str) {
 /// use.
 async fn call(scene: &Scene) -> String {
     let answer = scene.free(0..2, bounds(|b| b.claims = 1)).await;
-    assert_eq!(answer.told(), [""; 0]);
+    assert_eq!(answer.texts(), [""; 0]);
     let more = if answer.more { ", more" } else { "" };
     format!("{}{more}", answer.objects().join(" "))
 }

@@ -36,7 +36,7 @@ async fn renew(scene: &Scene) -> (u64, Vec<(String, String)>) {
     }
 }
 
-fn told(name: &str, text: &str) -> Vec<(String, String)> {
+fn one_text(name: &str, text: &str) -> Vec<(String, String)> {
     vec![(name.to_owned(), text.to_owned())]
 }
 
@@ -54,7 +54,7 @@ async fn a_lost_tag_is_written_again_for_the_result_of_its_batch() {
         lose_tag(&scene, text).await;
         let answer = scene.report(0, &done("work:1", 7), BOUNDS).await;
         assert_eq!(
-            answer.told(),
+            answer.texts(),
             ["event.worker:w.0:event.id: mended: the tag was absent"],
             "{text:?}"
         );
@@ -105,7 +105,7 @@ async fn a_batch_without_a_tag_is_held_without_ids() {
             scene.add("delivered work:1 7").await;
         }
         if case == "restart" {
-            assert_eq!(restart(&scene).await, (0, 1, told("work:1", why)));
+            assert_eq!(restart(&scene).await, (0, 1, one_text("work:1", why)));
         } else if case == "sweep" {
             let (mut conn, forget) = (scene.conn().await, Duration::from_secs(600));
             scene
@@ -117,7 +117,7 @@ async fn a_batch_without_a_tag_is_held_without_ids() {
             let results = if case == "free" { vec![] } else { vec![report] };
             let free = results.len()..1;
             let answer = scene.advance(BOUNDS, slots(&results, free)).await;
-            assert_eq!(answer.told(), [format!("work:1: {why}")], "{case}");
+            assert_eq!(answer.texts(), [format!("work:1: {why}")], "{case}");
             assert_eq!(answer.objects(), ["work:2"], "{case}");
             assert_eq!(scene.at("event.worker:w.0:event").await, "[2]", "{case}");
         }
@@ -136,7 +136,7 @@ async fn a_repeated_result_writes_no_tag() {
     let scene = Scene::given("own w.0 work:1 7 1").await;
     for _ in 0..2 {
         let answer = scene.report(0, &done("work:1", 7), BOUNDS).await;
-        assert_eq!(answer.told(), [""; 0]);
+        assert_eq!(answer.texts(), [""; 0]);
     }
     let changes = "
         event.worker:w.0: event = nil; event.id = nil; object = nil
@@ -179,7 +179,7 @@ async fn a_batch_of_an_unknown_object_is_kept() {
     let scene = Scene::given(given).await;
     assert_eq!(
         restart(&scene).await,
-        (0, 0, told("event.worker:w.0", LOST))
+        (0, 0, one_text("event.worker:w.0", LOST))
     );
     let changes = "
         event.worker:w: lease = token-2 host 1 1 expires
@@ -201,7 +201,7 @@ async fn a_batch_of_an_unknown_object_is_kept() {
     ";
     scene.add(given).await;
     let answer = scene.free(0..1, BOUNDS).await;
-    assert_eq!(answer.told(), [format!("event.worker:w.0: {STUCK}")]);
+    assert_eq!(answer.texts(), [format!("event.worker:w.0: {STUCK}")]);
     assert_eq!(answer.objects(), [""; 0]);
     let changes = "
         event.worker:w.0: object = nil
@@ -221,7 +221,7 @@ async fn a_batch_of_no_object_leaves_its_slot() {
     let scene = Scene::given(given).await;
     let answer = scene.free(0..1, BOUNDS).await;
     assert_eq!(answer.objects(), ["work:2"]);
-    assert_eq!(answer.told(), [format!("event.worker:w.0: {LOST}")]);
+    assert_eq!(answer.texts(), [format!("event.worker:w.0: {LOST}")]);
     let changes = "
         event.worker:w.0: event = [2]; event.id = 2; lost = [1, 1]; object = [work:2]
         next.event.id = 2
@@ -242,7 +242,7 @@ async fn a_batch_without_a_tag_and_an_object_leaves_its_slot() {
     ";
     let scene = Scene::given(given).await;
     let answer = scene.free(0..2, BOUNDS).await;
-    assert_eq!(answer.told(), [format!("event.worker:w.0: {LOST}")]);
+    assert_eq!(answer.texts(), [format!("event.worker:w.0: {LOST}")]);
     assert_eq!(answer.objects(), ["work:2", "work:3"]);
     let changes = "
         event.worker:w.0: event = [3]; event.id = 9; lost = [1, 0]; object = [work:3]
@@ -266,7 +266,7 @@ async fn a_slot_that_keeps_its_lost_batch_is_busy() {
     let scene = Scene::given(given).await;
     let answer = scene.free(0..2, BOUNDS).await;
     assert_eq!(
-        answer.told(),
+        answer.texts(),
         [format!("event.worker:w.1: {}", STUCK.replace("w.0", "w.1"))]
     );
     assert_eq!(answer.objects(), ["work:2"]);
@@ -286,7 +286,7 @@ async fn a_batch_that_is_over_is_not_lost() {
     let yields = result("work:1", "7", 1, BatchResult::Yield);
     let answer = scene.advance(BOUNDS, slots(&[yields], 1..2)).await;
     let lost = LOST.replace("w.0", "w.1");
-    assert_eq!(answer.told(), [format!("event.worker:w.1: {lost}")]);
+    assert_eq!(answer.texts(), [format!("event.worker:w.1: {lost}")]);
     assert_eq!(answer.objects(), ["work:1"]);
     assert_eq!(scene.at("event.worker:w.1:lost").await, "[3, 0]");
 }
@@ -297,12 +297,12 @@ async fn a_tag_without_a_batch_and_an_object_goes() {
     let given = "SET next.event.id 7; SET event.worker:w.0:event.id 7";
     let scene = Scene::given(given).await;
     let answer = scene.free(0..1, BOUNDS).await;
-    assert_eq!((answer.objects(), answer.told()), (vec![], vec![]));
+    assert_eq!((answer.objects(), answer.texts()), (vec![], vec![]));
     scene.changed("event.worker:w.0: event.id = nil").await;
     let given = "SET event.worker:w.0:event.id 7; emit work:2 2";
     scene.add(given).await;
     let answer = scene.free(0..1, BOUNDS).await;
-    assert_eq!((answer.objects(), answer.told()), (vec!["work:2"], vec![]));
+    assert_eq!((answer.objects(), answer.texts()), (vec!["work:2"], vec![]));
     let changes = "
         event.worker:w.0: event = [2]; event.id = 8; object = [work:2]
         next.event.id = 8
@@ -323,7 +323,7 @@ async fn nothing_is_left_of_a_lost_batch() {
     let scene = Scene::given(given).await;
     let answer = scene.free(0..1, BOUNDS).await;
     assert_eq!(
-        answer.told(),
+        answer.texts(),
         ["work:1: quarantine: event.worker:w.0:event is absent"]
     );
     let changes = "
@@ -344,7 +344,10 @@ async fn a_lost_owner_of_an_object_in_hand() {
         "own w.0 work:1 7 1; LPUSH event.worker:w.0:object work:1 work:3; DEL work:1:event.worker";
     let scene = Scene::given(given).await;
     let text = "mended: the owner of an object in hand was absent";
-    assert_eq!(renew(&scene).await, (1, told("work:1:event.worker", text)));
+    assert_eq!(
+        renew(&scene).await,
+        (1, one_text("work:1:event.worker", text))
+    );
     let changes = "
         event.worker:w.0: object = [work:1]
         objects.with.events = [work:3]
@@ -354,7 +357,7 @@ async fn a_lost_owner_of_an_object_in_hand() {
     scene.check().await;
     let scene = Scene::given(given).await;
     let text = "quarantine: work:1:event.worker is absent";
-    assert_eq!(restart(&scene).await, (0, 0, told("work:1", text)));
+    assert_eq!(restart(&scene).await, (0, 0, one_text("work:1", text)));
     let changes = "
         event.worker:w: lease = token-2 host 1 1 expires
         event.worker:w.0: event = nil; event.id = nil; object = nil
@@ -418,7 +421,7 @@ async fn a_held_object_without_an_owner_key_stays_held() {
         let answer = scene.free(0..1, BOUNDS).await;
         assert_eq!(answer.objects(), [""; 0]);
         let text = "work:1:event.worker: mended: the owner of a held object was absent";
-        assert_eq!(answer.told(), [text]);
+        assert_eq!(answer.texts(), [text]);
         assert_eq!(scene.at("work:1:events").await, "[2]");
         scene.check().await;
     }
@@ -436,7 +439,7 @@ async fn held_objects_without_owner_keys_are_passed_over() {
     scene.add("emit work:1 3").await;
     let answer = scene.free(0..1, BOUNDS).await;
     assert_eq!(answer.objects(), ["work:1"]);
-    assert_eq!(answer.told().len(), 64);
+    assert_eq!(answer.texts().len(), 64);
     assert_eq!(scene.at("work:1:event.worker").await, "w.0");
     assert_eq!(scene.at("objects.with.events").await, "nil");
 }
@@ -452,7 +455,7 @@ async fn an_object_whose_held_batch_is_lost_goes_on_after_a_release() {
     let scene = Scene::given(given).await;
     let answer = scene.free(0..1, BOUNDS).await;
     assert_eq!(
-        answer.told(),
+        answer.texts(),
         ["work:1: quarantine: work:1:events.held is absent"]
     );
     let changes = "
@@ -527,7 +530,7 @@ async fn later_events_do_not_overtake_a_batch_that_was_put_away() {
             }
             scene.add("emit work:1 2; pop w.0").await;
             let why = "quarantine: event.worker:w.0:object is absent";
-            let waits = told("work:1", why);
+            let waits = one_text("work:1", why);
             if restarts {
                 let detached = scene.detach("t").await.expect("detached");
                 let lost = if is_due { Vec::new() } else { waits };
@@ -539,7 +542,7 @@ async fn later_events_do_not_overtake_a_batch_that_was_put_away() {
                 } else {
                     vec![format!("work:1: {why}")]
                 };
-                assert_eq!(answer.told(), waits, "{tag}");
+                assert_eq!(answer.texts(), waits, "{tag}");
             }
             assert_eq!(scene.at("event.worker:w.0:lost").await, "nil", "{tag}");
             assert_eq!(scene.at("work:1:events").await, "[2]", "{tag}");

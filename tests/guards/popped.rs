@@ -35,7 +35,7 @@ async fn a_popped_object_with_a_damaged_key_is_quarantined() {
         let answer = scene.free(0..1, BOUNDS).await;
         assert_eq!(answer.objects(), [""; 0], "{wrong}");
         let why = format!("work:1: quarantine: work:1:{wrong} is a hash");
-        assert_eq!(answer.told(), [why]);
+        assert_eq!(answer.texts(), [why]);
         assert_eq!(scene.at("objects.held").await, "<work:1: inf>");
         assert_eq!(scene.at("work:1:event.worker").await, "held");
         assert_eq!(scene.at("event.worker:w.0:object").await, "nil");

@@ -45,7 +45,7 @@ async fn an_object_is_held_for_a_minute_if_the_schedules_cannot_be_read() {
     scene.add(given).await;
     let began = scene.now_ms().await;
     let answer = scene.free(0..2, BOUNDS).await;
-    assert_eq!((answer.summary(), answer.told()), (String::new(), vec![]));
+    assert_eq!((answer.summary(), answer.texts()), (String::new(), vec![]));
     let due = scene.due("work:1").await.expect("a held object") as u64;
     let latest = scene.now_ms().await + 60_000;
     assert!((began + 60_000..=latest).contains(&due), "{due}");
@@ -67,7 +67,7 @@ async fn a_reference_without_its_event_is_passed_over() {
         .add(&format!("{ENTRY}; ZADD events.scheduled 7 'work:1\nother'"))
         .await;
     let answer = scene.free(0..2, BOUNDS).await;
-    assert_eq!((answer.objects(), answer.told()), (vec![], vec![]));
+    assert_eq!((answer.objects(), answer.texts()), (vec![], vec![]));
     let changes = "
         events.scheduled = <work:1\\nother: 7>
         objects.with.events = nil
@@ -132,7 +132,7 @@ async fn a_held_batch_without_numbers_waits_for_an_operator() {
         let answer = scene.free(0..2, BOUNDS).await;
         assert_eq!((answer.objects(), answer.next_due), (vec![], None));
         let why = format!("quarantine: work:1:events.held.id is {kind} and tells no ids");
-        assert_eq!(answer.told(), [format!("work:1: {why}")]);
+        assert_eq!(answer.texts(), [format!("work:1: {why}")]);
         scene.changed("objects.held = <work:1: inf>").await;
     }
 }

@@ -9,7 +9,7 @@ mod progress;
 use seriatim::control::{By, ControlError, Repair, RepairReport};
 use seriatim::wire::operator::{self, RepairCall};
 
-use crate::check::{broken_by, scene, told};
+use crate::check::{broken_by, findings_of, scene};
 use crate::scene::Scene;
 use crate::support::{Redis, control};
 
@@ -112,7 +112,7 @@ async fn every_object_in_hand_is_looked_at() {
     let report = scene.report_of_check().await;
     assert_eq!(report.violations_total, 3000);
     assert_eq!(repair(&scene, &doing()).await.steps_total, 3000);
-    assert_eq!(told(&scene).await, [""; 0]);
+    assert_eq!(findings_of(&scene).await, [""; 0]);
 }
 
 /// `event.groups.times` has the number of marks in the lists of groups. If it is lost, marks are not
@@ -128,7 +128,7 @@ async fn marks_of_lost_times_are_no_names() {
         broken_by(&scene, &format!("{} {waiting}", marked.trim())).await;
         let kinds = repair(&scene, &doing()).await.kinds;
         assert_eq!(kinds.get("group").copied().unwrap_or(0), steps, "{waiting}");
-        assert_eq!(told(&scene).await, [""; 0], "{waiting}");
+        assert_eq!(findings_of(&scene).await, [""; 0], "{waiting}");
     }
 }
 
@@ -195,7 +195,7 @@ async fn the_counter_rises_above_every_batch() {
         assert_eq!((planned["ids"], &planned), (1, &done), "{batch}");
         let given = scene.number(&scene.keys.next_event_id()).await;
         assert!(given > last, "{batch}: {given}");
-        assert_eq!(told(&scene).await, [""; 0], "{batch}");
+        assert_eq!(findings_of(&scene).await, [""; 0], "{batch}");
         assert_eq!(lines(&repair(&scene, &doing()).await), [""; 0], "{batch}");
     }
 }
@@ -210,7 +210,7 @@ async fn the_counter_rises_above_the_batch_of_a_dead_worker() {
         scene.again(&format!("{batch}{given}")).await;
         let words = call(&scene, &[("object", "work:1")]).await;
         assert_eq!(words.contains(&(0, "ids".to_owned())), rises, "{words:?}");
-        assert_eq!(told(&scene).await, [""; 0]);
+        assert_eq!(findings_of(&scene).await, [""; 0]);
     }
     // A batch without ids tells nothing about the counter.
     scene.again("RPUSH event.worker:gone.0:lost 0 2 1").await;

@@ -177,7 +177,7 @@ async fn a_held_batch_without_a_valid_last_id_waits_for_an_operator() {
         let answer = call(&scene, BOUNDS, |slots| slots.free(0)).await;
         assert_eq!(answer.objects(), [""; 0]);
         let why = format!("quarantine: work:1:last.event.id is a {kind}");
-        assert_eq!(answer.told(), [format!("work:1: {why}")]);
+        assert_eq!(answer.texts(), [format!("work:1: {why}")]);
         let changes = "objects.held = <work:1: inf>\nwork:1: events.held.id = 1 1 2 0 ";
         scene.changed(&format!("{changes}{why}")).await;
     }
@@ -192,7 +192,7 @@ async fn a_due_object_whose_queue_has_a_wrong_type_stays_held() {
     let answer = call(&scene, BOUNDS, |slots| slots.free(0)).await;
     assert_eq!(answer.objects(), [""; 0]);
     assert_eq!(
-        answer.told(),
+        answer.texts(),
         ["work:1: quarantine: work:1:events is a string"]
     );
     let changes = "
@@ -256,7 +256,7 @@ async fn an_object_that_was_quarantined_is_not_claimed_in_the_same_call() {
     let answer = call(&scene, BOUNDS, fill).await;
     assert_eq!(answer.objects(), [""; 0]);
     let text = "work:1: quarantine: work:1:event.handled is a hash that cannot be read";
-    assert_eq!(answer.told(), [text]);
+    assert_eq!(answer.texts(), [text]);
     let changes = "
         event.worker:w.0: event = nil; event.id = nil; object = nil
         event.worker:w.1: event = nil; event.id = nil; object = nil

@@ -150,7 +150,7 @@ async fn a_full_queue_is_429_with_retry_after() {
     let lines = serving
         .lines("{\"object\":\"work:1\",\"event\":1}\n{\"object\":\"other\",\"event\":2}\n{\"object\":\"work:1\",\"event\":3}\n")
         .await;
-    assert_eq!(told(&lines), [(1, 429), (2, 202), (3, 429)]);
+    assert_eq!(answered(&lines), [(1, 429), (2, 202), (3, 429)]);
     assert_eq!(console.list(&console.keys.events("work:1")).await.len(), 2);
 }
 
@@ -160,7 +160,7 @@ async fn each_line_has_its_answer() {
     let serving = Serving::start(&redis, &[]).await;
     let lines = "{\"object\":\"a\",\"event\":{\"n\":1}}\n\n  \r\n{\"object\":\"\",\"event\":1}\n{\"object\":\"a\",\"event\":2}";
     assert_eq!(
-        told(&serving.lines(lines).await),
+        answered(&serving.lines(lines).await),
         [(1, 202), (4, 400), (5, 202)]
     );
     let console = redis.console().await;
@@ -169,7 +169,7 @@ async fn each_line_has_its_answer() {
 }
 
 /// Returns the line and the status of each answer.
-fn told(answers: &[serde_json::Value]) -> Vec<(u64, u64)> {
+fn answered(answers: &[serde_json::Value]) -> Vec<(u64, u64)> {
     let number = |line: &serde_json::Value, name: &str| line[name].as_u64().unwrap_or(0);
     answers
         .iter()
@@ -195,7 +195,7 @@ async fn a_line_that_cannot_be_read_ends_the_lines() {
             "{{\"object\":\"a\",\"event\":{number}}}\n\n{line}\n{{\"object\":\"a\",\"event\":\"later\"}}\n"
         );
         assert_eq!(
-            told(&serving.lines(&lines).await),
+            answered(&serving.lines(&lines).await),
             [(1, 202), (3, status)],
             "{line}"
         );
@@ -210,7 +210,10 @@ async fn empty_lines_do_not_end_a_stream() {
     let redis = Redis::start();
     let serving = Serving::start(&redis, &[]).await;
     let lines = format!("{}{{\"object\":\"a\",\"event\":1}}", "\n".repeat(3 << 20));
-    assert_eq!(told(&serving.lines(&lines).await), [((3 << 20) + 1, 202)]);
+    assert_eq!(
+        answered(&serving.lines(&lines).await),
+        [((3 << 20) + 1, 202)]
+    );
 }
 
 /// Tests that an idempotency key is refused if it would not help.
@@ -254,7 +257,7 @@ async fn a_long_stream_keeps_the_order() {
     let answers = serving.lines(&lines).await;
     assert_eq!(answers.len(), 20_000);
     let expected: Vec<_> = (1..=20_000).map(|line| (line, 202)).collect();
-    assert!(told(&answers) == expected, "each line has its answer");
+    assert!(answered(&answers) == expected, "each line has its answer");
     let console = redis.console().await;
     for object in 0..7 {
         let queue = console.keys.events(&format!("work:{object}"));

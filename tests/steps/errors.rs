@@ -52,7 +52,7 @@ fn complete(next: &str, attempts: u32) -> BatchResult {
 }
 
 /// Reports a result for slot 0, which may claim so many objects.
-async fn told(scene: &Scene, report: &Report, claims: usize) -> Answer {
+async fn advance(scene: &Scene, report: &Report, claims: usize) -> Answer {
     let bounds = bounds(|b| b.claims = claims);
     let fill = |call: &mut wire::Advance| call.report(0, report);
     scene.advance_from(ClaimFirst::Held, bounds, fill).await
@@ -81,13 +81,13 @@ async fn the_errors_of_the_last_20_attempts_are_kept() {
         let rest = tag(&of_batch).failed().to_string();
         let why = format!("retry: no {attempt}");
         let failed = report(&of_batch, 0, hold(&rest, Some(Duration::ZERO), &why));
-        let answer = told(&scene, &failed, 1).await;
+        let answer = advance(&scene, &failed, 1).await;
         let [batch] = &answer.batches[..] else {
             panic!("{answer:?}")
         };
         assert_eq!((batch.tag.attempts, batch.events.len()), (attempt, 3));
         // The repeated result names another batch than the one in flight, so it is ignored.
-        told(&scene, &failed, 0).await;
+        advance(&scene, &failed, 0).await;
         of_batch = batch.tag.to_string();
         assert_eq!(kept(&scene).await.len(), attempt.min(20) as usize);
     }
@@ -102,7 +102,7 @@ async fn the_errors_of_the_last_20_attempts_are_kept() {
     let are_sorted = errors.is_sorted_by(|later, earlier| later.at_ms >= earlier.at_ms);
     assert!(are_now && are_sorted, "{errors:?}");
     scene.check().await;
-    told(&scene, &report(&of_batch, 3, BatchResult::Done), 0).await;
+    advance(&scene, &report(&of_batch, 3, BatchResult::Done), 0).await;
     assert_eq!(kept(&scene).await, [""; 0]);
 }
 
@@ -211,7 +211,7 @@ async fn they_go_with_the_event() {
         (failed(1, reject_second), WRONG, &["1 no"]),
     ] {
         scene.again(&format!("{FAILED_TWICE}{broken}")).await;
-        told(&scene, &report, 0).await;
+        advance(&scene, &report, 0).await;
         assert_eq!(kept(&scene).await, left, "{report:?}");
     }
 }
@@ -232,7 +232,7 @@ async fn what_has_not_failed_costs_nothing() {
                 LPUSH work:1:event.errors '1 1 of another'"
             );
             scene.again(&keys).await;
-            told(&scene, &report(of_batch, count, then), 0).await;
+            advance(&scene, &report(of_batch, count, then), 0).await;
             assert_eq!(kept(&scene).await, ["1 of another"], "{of_batch} {count}");
         }
     }
@@ -292,7 +292,7 @@ async fn a_long_error_is_cut() {
     ] {
         scene.again(IN_HAND).await;
         let then = hold("5 0 1", None, &format!("retry: {error}"));
-        told(&scene, &report("5", 0, then), 0).await;
+        advance(&scene, &report("5", 0, then), 0).await;
         assert_eq!(kept(&scene).await, [format!("1 {expected}")]);
     }
 }
@@ -304,13 +304,13 @@ async fn a_wrong_type_holds_up_nothing() {
     let scene = Scene::given(FAILED_TWICE).await;
     scene.add("SET work:1:event.errors wrong").await;
     let then = hold("5 2 3", Some(Duration::ZERO), "retry: no 3");
-    let answer = told(&scene, &report("5 2 2", 0, then), 1).await;
+    let answer = advance(&scene, &report("5 2 2", 0, then), 1).await;
     assert_eq!(answer.batches(), ["0 work:1 5 3 3 after 0: 1 2 3"]);
     assert_eq!(scene.at("work:1:event.errors").await, "wrong");
     let seen = inspect(&scene).await;
     let is_told = seen.errors.is_empty() && seen.wrong_types.len() == 1;
     assert!(is_told, "{seen:?}");
-    told(&scene, &report("5 3 3", 1, part("6 3")), 0).await;
+    advance(&scene, &report("5 3 3", 1, part("6 3")), 0).await;
     assert_eq!(scene.at("work:1:event.errors").await, "nil");
     scene.check().await;
 }
@@ -328,7 +328,7 @@ async fn they_go_with_the_longest_batch() {
     ))
     .await;
     scene.check().await;
-    let answer = told(&scene, &report("9 0 1", 1000, BatchResult::Done), 0).await;
+    let answer = advance(&scene, &report("9 0 1", 1000, BatchResult::Done), 0).await;
     assert_eq!(answer.objects(), [""; 0]);
     scene.check().await;
     assert_eq!(scene.at("work:1:last.event.id").await, "1008");

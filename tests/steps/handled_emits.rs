@@ -108,7 +108,7 @@ async fn advance(scene: &Scene, report: &Report, bounds: Bounds, log: bool) -> A
 /// Makes such a call that claims nothing, for the whole batch. Returns what is quarantined.
 async fn done(scene: &Scene) -> Vec<String> {
     let report = report(3, BatchResult::Done);
-    advance(scene, &report, no_claim(), false).await.told()
+    advance(scene, &report, no_claim(), false).await.texts()
 }
 
 fn no_claim() -> Bounds {
@@ -200,7 +200,7 @@ async fn what_is_emitted_is_pushed_with_the_result_that_ends_the_event() {
             // The call is repeated, as after a lost reply. The emits are not pushed again.
             for _ in 0..2 {
                 let answer = advance(&scene, &report, no_claim(), log).await;
-                assert_eq!(answer.told(), [""; 0]);
+                assert_eq!(answer.texts(), [""; 0]);
                 let case = format!("{id} {report:?} {log}");
                 assert_eq!(queued(&scene, "work:2").await, two, "{case}");
                 assert_eq!(queued(&scene, "work:3").await, three, "{case}");
@@ -376,7 +376,7 @@ async fn a_target_of_a_wrong_type_holds_the_batch() {
         scene.add("SET work:3:events wrong").await;
         let report = report(count, then);
         let answer = advance(&scene, &report, no_claim(), log).await;
-        assert_eq!(answer.told(), [format!("work:1: {WHY}")], "{report:?}");
+        assert_eq!(answer.texts(), [format!("work:1: {WHY}")], "{report:?}");
         let changes = format!(
             "
             event.worker:w.0: event = nil; event.id = nil; object = nil
@@ -392,7 +392,7 @@ async fn a_target_of_a_wrong_type_holds_the_batch() {
         let tag = "5 1".parse().expect("a tag");
         let again = Report { tag, ..report };
         let answer = advance(&scene, &again, no_claim(), log).await;
-        assert_eq!(answer.told(), [""; 0]);
+        assert_eq!(answer.texts(), [""; 0]);
         assert_eq!(queued(&scene, "work:2").await, "[a, c]");
         assert_eq!(queued(&scene, "work:3").await, "[b]");
     }

@@ -51,7 +51,7 @@ async fn advance(scene: &Scene, count: usize, then: BatchResult, is_on: bool) {
     };
     let none = bounds(|b| b.claims = 0);
     let answer = scene.advance_from(ClaimFirst::Held, none, fill).await;
-    assert_eq!(answer.told(), [""; 0]);
+    assert_eq!(answer.texts(), [""; 0]);
 }
 
 async fn rows(redis: &Redis) -> Vec<LogEntry> {

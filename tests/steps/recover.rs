@@ -10,7 +10,7 @@ use crate::support::running::{Running, start, start_at};
 use crate::support::{Redis, until};
 
 /// Returns the text, the id and the `prev` of each delivered event.
-fn told(sink: &Recorder) -> Vec<(String, u64, u64)> {
+fn offered(sink: &Recorder) -> Vec<(String, u64, u64)> {
     sink.sent()
         .into_iter()
         .map(|offer| (offer.text(), offer.id, offer.prev))
@@ -56,8 +56,8 @@ async fn crash_before_send(same_name: bool) {
     let after = Recorder::new();
     let worker = succeed(&redis, &console, worker, &after, same_name).await;
     after.until_sent(1).await;
-    assert_eq!(told(&before), expected(&[("1", 1, 0)]));
-    assert_eq!(told(&after), expected(&[("2", 2, 1)]));
+    assert_eq!(offered(&before), expected(&[("1", 1, 0)]));
+    assert_eq!(offered(&after), expected(&[("2", 2, 1)]));
     assert_eq!(after.sent()[0].crashes, 1);
     worker.finish().await;
     console.until_at_rest().await;
@@ -88,11 +88,11 @@ async fn crash_after_send(same_name: bool) {
     // The whole batch comes again, including the events that the dead process had delivered. The
     // receiver's rule recognizes these as duplicates.
     assert_eq!(
-        told(&before),
+        offered(&before),
         expected(&[("1", 1, 0), ("2", 2, 1), ("3", 3, 2)])
     );
     assert_eq!(
-        told(&after),
+        offered(&after),
         expected(&[("1", 1, 0), ("2", 2, 1), ("3", 3, 2), ("4", 4, 3)])
     );
     worker.finish().await;
@@ -120,12 +120,12 @@ async fn crash_after_commit(same_name: bool) {
     proxy.lose_next(&["done"], Lose::Reply, true);
     console.emit_all("work:1", ["1", "2", "3"]).await;
     proxy.until_lost(1).await;
-    assert_eq!(told(&before)[1..], expected(&[("1", 2, 0), ("2", 3, 2)]));
+    assert_eq!(offered(&before)[1..], expected(&[("1", 2, 0), ("2", 3, 2)]));
     assert_eq!(console.last_id("work:1").await, 3, "the commit happened");
     let after = Recorder::new();
     let worker = succeed(&redis, &console, worker, &after, same_name).await;
     after.until_sent(1).await;
-    assert_eq!(told(&after), expected(&[("3", 4, 3)]));
+    assert_eq!(offered(&after), expected(&[("3", 4, 3)]));
     worker.finish().await;
     console.until_at_rest().await;
 }
@@ -157,8 +157,8 @@ async fn crash_before_release(same_name: bool) {
     let after = Recorder::new();
     let worker = succeed(&redis, &console, worker, &after, same_name).await;
     after.until_sent(2).await;
-    assert_eq!(told(&before)[1..], expected(&[("1", 2, 0)]));
-    assert_eq!(told(&after), expected(&[("1", 2, 0), ("2", 3, 2)]));
+    assert_eq!(offered(&before)[1..], expected(&[("1", 2, 0)]));
+    assert_eq!(offered(&after), expected(&[("1", 2, 0), ("2", 3, 2)]));
     worker.finish().await;
     console.until_at_rest().await;
 }
@@ -190,7 +190,7 @@ async fn crash_after_release_leaves_nothing_behind() {
     let worker = succeed(&redis, &console, worker, &after, true).await;
     console.emit("work:1", "2").await;
     after.until_sent(1).await;
-    assert_eq!(told(&after), expected(&[("2", 3, 2)]));
+    assert_eq!(offered(&after), expected(&[("2", 3, 2)]));
     worker.finish().await;
 }
 

@@ -182,7 +182,7 @@ impl Answer {
     }
 
     /// Returns what the call has told about keys, each as `NAME: TEXT`.
-    pub fn told(&self) -> Vec<String> {
+    pub fn texts(&self) -> Vec<String> {
         let told = self.quarantined.iter();
         told.map(|(name, text)| format!("{name}: {text}")).collect()
     }

@@ -3,7 +3,7 @@
 use seriatim::keys::Keys;
 use seriatim::wire::operator::{self, Record, Settle};
 
-use super::{BY, acted, given, row, told};
+use super::{BY, acted, given, joined, row};
 use crate::scene::Scene;
 
 /// The most bytes of an event, or of an error, in the record of an action.
@@ -25,7 +25,7 @@ const IDS: [&str; 7] = ["1-0", "2-0", "3-0", "4-0", "5-0", "6-0", "7-0"];
 async fn settle(scene: &Scene, settle: Settle, ids: &[&str]) -> String {
     let mut conn = scene.conn().await;
     let words = operator::dead(&mut conn, &scene.keys, BY, settle, ids).await;
-    told(&words.expect("settled"))
+    joined(&words.expect("settled"))
 }
 
 /// Settles these dead letters in one step of an action on all of them. Returns the id of its row,
@@ -35,7 +35,7 @@ async fn step(scene: &Scene, settle: Settle, row: &str, ids: &[&str]) -> (String
     let (mut conn, record) = (scene.conn().await, Record { selected, row });
     let done = operator::dead_in(&mut conn, &scene.keys, BY, settle, record, ids).await;
     let (words, row) = done.expect("settled");
-    (told(&words), row)
+    (joined(&words), row)
 }
 
 #[tokio::test]
@@ -287,7 +287,11 @@ async fn many_objects_are_released_under_conditions() {
         let (mut conn, one) = (scene.conn().await, Record { selected, row });
         let done = operator::release_many(&mut conn, &scene.keys, BY, which, one, &objects).await;
         let (found, row) = done.expect("a reply");
-        assert_eq!(told(&found), format!("NotHeld Paused {words}"), "{text:?}");
+        assert_eq!(
+            joined(&found),
+            format!("NotHeld Paused {words}"),
+            "{text:?}"
+        );
         assert_eq!(row.is_empty(), record.is_empty());
         if record.is_empty() {
             scene.changed("").await;

@@ -43,7 +43,7 @@ fn acted(action: &str, rest: &str) -> String {
 }
 
 /// Returns the words of a reply.
-fn told(words: &[impl Debug]) -> String {
+fn joined(words: &[impl Debug]) -> String {
     let words: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
     words.join(" ")
 }

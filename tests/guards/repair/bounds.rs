@@ -2,7 +2,7 @@
 //! long batch, to a further call.
 
 use super::call;
-use crate::check::{scene, told};
+use crate::check::{findings_of, scene};
 use crate::scene::Scene;
 
 const MIB: usize = 1 << 20;
@@ -109,7 +109,7 @@ async fn a_long_batch_becomes_dead_letters_in_steps() {
             let id = id.map(|(_, id)| String::from_utf8_lossy(id).into_owned());
             assert_eq!(id, Some((1 + at).to_string()), "{how}");
         }
-        assert_eq!(told(&scene).await, [""; 0]);
+        assert_eq!(findings_of(&scene).await, [""; 0]);
     }
 }
 
@@ -134,7 +134,7 @@ async fn a_long_held_batch_without_ids_is_queued_in_steps() {
         }
         let expected = [batch, vec!["behind".to_owned()]].concat();
         assert_eq!(scene.list(&scene.keys.events("x")).await, expected);
-        assert_eq!(told(&scene).await, [""; 0], "{count}");
+        assert_eq!(findings_of(&scene).await, [""; 0], "{count}");
     }
 }
 

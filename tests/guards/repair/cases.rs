@@ -13,7 +13,7 @@ use rstest::rstest;
 use seriatim::control::Repair;
 
 use super::{doing, lines, repair};
-use crate::check::{broken_by, scene, told};
+use crate::check::{broken_by, findings_of, scene};
 
 /// The option of a case in which the tag of a worker may be removed before the repair of its object does
 /// so. That depends on the order in which Redis returns keys.
@@ -120,7 +120,7 @@ async fn a_repair_makes_these_changes(
         // The record of the repair has a test of its own.
         let changes = scene.changes().await.into_iter();
         lines_found.extend(changes.filter(|line| !line.starts_with("operator.actions")));
-        lines_found.extend(named("check", steady(told(&scene).await)));
+        lines_found.extend(named("check", steady(findings_of(&scene).await)));
         let again = steady(lines(&repair(&scene, &with).await));
         let again = again.into_iter().filter(|line| !line.starts_with("left "));
         lines_found.extend(named("again", again.collect()));

@@ -5,7 +5,7 @@ use seriatim::control::Repair;
 use seriatim::control::dead::{Settle, Settled};
 
 use super::{BY, doing, lines, repair};
-use crate::check::{broken_by, scene, told};
+use crate::check::{broken_by, findings_of, scene};
 use crate::support::control;
 use crate::support::recorder::Recorder;
 use crate::support::running::start;
@@ -33,7 +33,7 @@ async fn a_long_batch_of_an_unknown_object_takes_several_steps() {
         assert_eq!(value("id"), number(20 + at));
         assert_eq!(value("event"), number(1 + at));
     }
-    assert_eq!(told(&scene).await, [""; 0]);
+    assert_eq!(findings_of(&scene).await, [""; 0]);
 }
 
 /// A dead letter without an object cannot be emitted again by `dead retry`. The operator knows the

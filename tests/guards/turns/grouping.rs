@@ -321,7 +321,7 @@ async fn names_that_are_no_objects_are_not_grouped() {
         "a 0: a:1; \\u{0}b 1: \0t7 \0b; b 1: \0t0 b:1; 3"
     );
     assert_eq!(
-        answer.told(),
+        answer.texts(),
         [
             "{y}:1: foreign: it may be an object of another namespace, so its marker is dropped",
             "{x}: foreign: it may be an object of another namespace, so its marker is dropped",

@@ -139,7 +139,7 @@ async fn a_marker_of_an_object_with_a_wrong_last_id_leads_to_no_claim() {
         let answer = scene.free(0..3, BOUNDS).await;
         assert_eq!(answer.objects(), others);
         let why = "quarantine: a:1:last.event.id is a list".to_owned();
-        assert_eq!(answer.told(), [format!("a:1: {why}")]);
+        assert_eq!(answer.texts(), [format!("a:1: {why}")]);
         assert_eq!(scene.held_id("a:1").await, Some(format!("0 0 0 0 {why}")));
         assert_eq!(scene.due("a:1").await, Some(f64::INFINITY));
         assert_eq!(scene.at("a:1:events").await, "[1]");
@@ -153,7 +153,7 @@ async fn a_call_names_so_many_objects_of_other_namespaces() {
         let scene = Scene::under(Keys::new()).await;
         emit(&scene, (0..names).map(|n| format!("{{{n:0600}"))).await;
         let answer = scene.free(0..100, BOUNDS).await;
-        let told = answer.told();
+        let told = answer.texts();
         assert_eq!((told.len(), answer.batches.len()), (names.min(64), 0));
         let is_cut = |told: &String| told[512..].starts_with(": foreign: ");
         assert!(told.iter().all(is_cut), "{told:?}");

@@ -36,7 +36,7 @@ pub enum Slot {
     #[default]
     Free,
     Has(Hand),
-    Told(Report),
+    Reported(Report),
 }
 
 pub struct Puppet {
@@ -116,7 +116,7 @@ impl Puppet {
         }
         for &slot in slots {
             match &self.slots[slot] {
-                Slot::Told(report) => call.report(slot, report),
+                Slot::Reported(report) => call.report(slot, report),
                 Slot::Free | Slot::Has(_) => call.free(slot),
             }
         }
@@ -193,7 +193,7 @@ impl Puppet {
     pub fn tell(&mut self, slot: usize, count: usize, then: BatchResult) {
         let hand = self.hand(slot);
         let last = count.checked_sub(1).map(|at| hand.tag.first + at as u64);
-        self.slots[slot] = Slot::Told(Report {
+        self.slots[slot] = Slot::Reported(Report {
             object: hand.object.clone(),
             tag: hand.tag,
             count,

@@ -95,7 +95,7 @@ pub async fn repair(run: &mut Run<'_>, server: &mut Server) -> Result<RepairRepo
         )
         .await
         .map_err(|error| error.to_string())?;
-    run.told.extend(
+    run.texts.extend(
         lines(&done.steps)
             .into_iter()
             .chain(lines(&done.left))

@@ -5,7 +5,7 @@ mod groups;
 mod limits;
 mod results;
 
-pub use results::{Choice, Delay, Told, choice};
+pub use results::{Choice, Delay, Reported, choice};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,7 @@ pub struct Advance {
     pub from_held: bool,
     /// The named slots, each with its result. A slot without a result is free, as far as the
     /// process knows.
-    pub slots: Vec<(usize, Option<Told>)>,
+    pub slots: Vec<(usize, Option<Reported>)>,
     /// Busy slots to look at, because a pop may have moved a name into their lists.
     pub looks: Vec<usize>,
 }
@@ -206,7 +206,7 @@ impl Call<'_> {
         self.progress |= self.state.wake();
         let mut slots = Vec::new();
         let mut going_on = Vec::new();
-        for (at, (number, told)) in args.slots.iter().enumerate() {
+        for (at, (number, reported)) in args.slots.iter().enumerate() {
             let w = format!("{}.{number}", args.name);
             let mut slot = Slot {
                 number: *number,
@@ -217,12 +217,12 @@ impl Call<'_> {
                 prev: 0,
             };
             if let Some(tag) = self.state.worker(&slot.w).tag.clone() {
-                match told {
+                match reported {
                     // A result counts only if its tag is the tag of the batch in flight.
-                    Some(told) if told.tag.tag() == tag => {
+                    Some(reported) if reported.tag.tag() == tag => {
                         self.progress = true;
-                        if self.commit(&mut slot, told) {
-                            going_on.push((at, told.object.clone()));
+                        if self.commit(&mut slot, reported) {
+                            going_on.push((at, reported.object.clone()));
                         }
                     }
                     _ => self.give_unknown(&mut slot),

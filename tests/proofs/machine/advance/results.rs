@@ -1,5 +1,5 @@
 //! The results of batches: drawing, sending and committing them. A new result word of a slot needs
-//! a line in each of [`Choice`], [`choice`], [`Choice::made_of`], [`Then`], [`Told::report`] and
+//! a line in each of [`Choice`], [`choice`], [`Choice::made_of`], [`Then`], [`Reported::report`] and
 //! [`Call::commit`].
 
 use std::time::Duration;
@@ -132,7 +132,7 @@ impl Choice {
 
 /// The result of one delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct Reported {
     pub object: Name,
     pub tag: Numbers,
     pub count: usize,
@@ -146,7 +146,7 @@ pub struct Told {
 /// The error of a rejected event.
 pub const ERROR: &str = "bad";
 
-impl Told {
+impl Reported {
     /// Returns a result of a batch that never existed.
     pub fn wrong(object: Name, tag: Numbers, len: usize) -> Self {
         Self {
@@ -235,17 +235,20 @@ impl From<Numbers> for Tag {
 
 impl Call<'_> {
     /// Applies the result. Returns whether the slot goes on with its object.
-    pub(super) fn commit(&mut self, slot: &mut Slot, told: &Told) -> bool {
-        let (now, w, name) = (self.state.now, slot.w.as_str(), &told.object);
-        let prev_known = told.last.or(self.state.object(name).last_id()).unwrap_or(0);
-        let (mut count, mut then) = (told.count, told.then.clone());
+    pub(super) fn commit(&mut self, slot: &mut Slot, reported: &Reported) -> bool {
+        let (now, w, name) = (self.state.now, slot.w.as_str(), &reported.object);
+        let prev_known = reported
+            .last
+            .or(self.state.object(name).last_id())
+            .unwrap_or(0);
+        let (mut count, mut then) = (reported.count, reported.then.clone());
         // The counter must be above the ids of this batch, so that no other object gets them.
         let last = match &then {
-            Then::Done | Then::Yield => told.last.unwrap_or(0),
-            _ => (told.tag.first + self.state.worker(w).batch.len() as u64).saturating_sub(1),
+            Then::Done | Then::Yield => reported.last.unwrap_or(0),
+            _ => (reported.tag.first + self.state.worker(w).batch.len() as u64).saturating_sub(1),
         };
         self.rise_above(last);
-        if told.handled
+        if reported.handled
             && let Some(wrong) = self
                 .state
                 .object(name)
@@ -257,7 +260,7 @@ impl Call<'_> {
             // is lost.
             let why = [b"quarantine: ", &wrong[..], b":events is a hash"].concat();
             self.state
-                .hold_batch(w, name, OPERATOR, told.tag.held_id(&why));
+                .hold_batch(w, name, OPERATOR, reported.tag.held_id(&why));
             self.tell_quarantined(name, &why);
             return false;
         }
@@ -266,20 +269,20 @@ impl Call<'_> {
                 // If the row cannot be written to the log, the event is not finalized either.
                 let why = "quarantine: event.log is a set";
                 self.state
-                    .hold_batch(w, name, OPERATOR, told.tag.held_id(why.as_bytes()));
+                    .hold_batch(w, name, OPERATOR, reported.tag.held_id(why.as_bytes()));
                 self.tell_quarantined(name, why.as_bytes());
                 return false;
             }
-            self.log_delivered(w, told);
+            self.log_delivered(w, reported);
         }
         // Handler progress below the batch is of an event that was lost, so it is over.
-        let before_batch = told.tag.first.checked_sub(1);
+        let before_batch = reported.tag.first.checked_sub(1);
         if let Then::Reject {
             next,
             id,
             attempts,
             complete,
-        } = told.then
+        } = reported.then
         {
             let event = self.state.worker(w).batch[count].clone();
             let (stream, broken) = if complete && !self.log {
@@ -293,13 +296,13 @@ impl Call<'_> {
                 let rest = Numbers {
                     first: id,
                     attempts,
-                    ..told.tag
+                    ..reported.tag
                 };
                 let why = format!("quarantine: {stream}: {WRONG_TYPE}");
-                self.drop_front(slot, told, count, told.last.or(before_batch));
+                self.drop_front(slot, reported, count, reported.last.or(before_batch));
                 self.state
                     .hold_batch(&slot.w, name, OPERATOR, rest.held_id(why.as_bytes()));
-                self.keep_error(told, attempts, ERROR);
+                self.keep_error(reported, attempts, ERROR);
                 return false;
             }
             let (prev, error): (_, Name) = (prev_known.to_string(), ERROR.into());
@@ -322,7 +325,7 @@ impl Call<'_> {
                 } else {
                     "dead"
                 };
-                let results = self.results_of(told, id).filter(|_| self.log);
+                let results = self.results_of(reported, id).filter(|_| self.log);
                 self.state.log.push(Row {
                     status,
                     event: row,
@@ -336,12 +339,12 @@ impl Call<'_> {
                 None => Then::Done,
             };
         }
-        let over = match (&told.then, &then) {
+        let over = match (&reported.then, &then) {
             (Then::Reject { id, .. }, _) => Some(*id),
             (_, Then::Done | Then::Yield) => None,
-            _ => told.last.or(before_batch),
+            _ => reported.last.or(before_batch),
         };
-        self.drop_front(slot, told, count, over);
+        self.drop_front(slot, reported, count, over);
         slot.prev = prev_known;
         match then {
             Then::Done => {
@@ -374,7 +377,7 @@ impl Call<'_> {
                 };
                 self.state
                     .hold_batch(&slot.w, name, due, rest.held_id(why.as_bytes()));
-                self.keep_error(told, rest.attempts, why.trim_start_matches("retry: "));
+                self.keep_error(reported, rest.attempts, why.trim_start_matches("retry: "));
                 false
             }
             Then::Reject { .. } => unreachable!("a dead letter is written, or the event is held"),
@@ -382,19 +385,19 @@ impl Call<'_> {
     }
 
     /// Writes a row for each delivered event.
-    fn log_delivered(&mut self, w: &str, told: &Told) {
+    fn log_delivered(&mut self, w: &str, reported: &Reported) {
         let (mut numbers, mut prev) = (
-            told.tag,
-            self.state.object(&told.object).last_id().unwrap_or(0),
+            reported.tag,
+            self.state.object(&reported.object).last_id().unwrap_or(0),
         );
         let batch = self.state.worker(w).batch.clone();
-        for event in batch.into_iter().take(told.count) {
+        for event in batch.into_iter().take(reported.count) {
             let Numbers {
                 first: id,
                 attempts,
                 ..
             } = numbers;
-            let (object, error) = (told.object.clone(), Name::new());
+            let (object, error) = (reported.object.clone(), Name::new());
             let event = Dead {
                 serial: 0,
                 id,
@@ -404,7 +407,7 @@ impl Call<'_> {
                 error,
                 attempts,
             };
-            let results = self.results_of(told, id);
+            let results = self.results_of(reported, id);
             self.state.log.push(Row {
                 status: "completed",
                 event,
@@ -417,49 +420,49 @@ impl Call<'_> {
 
     /// Returns the results of the event's handlers, if the call states that a record of them may
     /// exist.
-    fn results_of(&mut self, told: &Told, id: u64) -> Option<String> {
+    fn results_of(&mut self, reported: &Reported, id: u64) -> Option<String> {
         self.state
-            .object(&told.object)
+            .object(&reported.object)
             .handled
             .as_ref()
-            .filter(|_| told.handled)?
+            .filter(|_| reported.handled)?
             .results_of(id)
     }
 
     /// Removes the first `count` events from the batch, and sets the last delivered id. If the
     /// event of the record of handlers is finalized, the record ends, too. `over` is the id of the
     /// last finalized event, or none if no event is left.
-    fn drop_front(&mut self, slot: &Slot, told: &Told, count: usize, over: Option<u64>) {
+    fn drop_front(&mut self, slot: &Slot, reported: &Reported, count: usize, over: Option<u64>) {
         let batch = &mut self.state.worker(&slot.w).batch;
         // The batch may have lost events, so a result may name more events than the batch has.
         batch.drain(..count.min(batch.len()));
-        let object = self.state.object(&told.object);
+        let object = self.state.object(&reported.object);
         let is_over = object
             .handled
             .as_ref()
             .is_some_and(|kept| over.is_none_or(|over| kept.id <= over));
-        if told.handled && is_over {
-            self.state.end_handled(&told.object);
+        if reported.handled && is_over {
+            self.state.end_handled(&reported.object);
         }
-        if count > 0 && told.tag.attempts > 0 {
-            self.state.object(&told.object).errors = Key::default();
+        if count > 0 && reported.tag.attempts > 0 {
+            self.state.object(&reported.object).errors = Key::default();
         }
-        if count > 0 && told.tag.tag().contains(' ') {
-            self.state.object(&told.object).key = None;
+        if count > 0 && reported.tag.tag().contains(' ') {
+            self.state.object(&reported.object).key = None;
         }
-        let object = self.state.object(&told.object);
-        if let Some(last) = told.last {
+        let object = self.state.object(&reported.object);
+        if let Some(last) = reported.last {
             (object.last, object.fades) = (Key::Right(Some(last.to_string())), None);
         }
     }
 
     /// Records the error of the first event that was not delivered, if it has failed once more than
     /// the tag of its batch states.
-    fn keep_error(&mut self, told: &Told, attempt: u32, error: &'static str) {
+    fn keep_error(&mut self, reported: &Reported, attempt: u32, error: &'static str) {
         let at = self.state.now;
-        let object = self.state.object(&told.object);
+        let object = self.state.object(&reported.object);
         if let Key::Right(errors) = &mut object.errors
-            && attempt > told.tag.after(told.count).attempts
+            && attempt > reported.tag.after(reported.count).attempts
         {
             errors.insert(0, Failure { at, attempt, error });
             errors.truncate(ERRORS_MAX);

@@ -227,13 +227,13 @@ impl Reference {
         let mut strays = 0;
         for slot in 0..slots {
             let w = format!("{name}.{slot}");
-            let mut told = None;
+            let mut kept = None;
             for object in self.worker(&w).objects.clone().into_iter().rev() {
-                if told.as_ref() == Some(&object) {
+                if kept.as_ref() == Some(&object) {
                     remove(&mut self.worker(&w).objects, &object);
                 } else if self.owner(&object).as_ref() == Some(&w) {
                     owned(self, &w, slot, &object);
-                    told = Some(object);
+                    kept = Some(object);
                 } else {
                     self.stray(&w, object);
                     strays += 1;

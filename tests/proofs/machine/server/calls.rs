@@ -369,13 +369,13 @@ impl Server {
         if args.log {
             call.log(EventLog::default());
         }
-        for (slot, told) in &args.slots {
-            match told {
-                Some(told) => {
-                    if told.handled {
+        for (slot, reported) in &args.slots {
+            match reported {
+                Some(reported) => {
+                    if reported.handled {
                         call.handled(*slot);
                     }
-                    call.report_taken(*slot, &told.report(), Duration::from_millis(AGE_MS));
+                    call.report_taken(*slot, &reported.report(), Duration::from_millis(AGE_MS));
                 }
                 None => call.free(*slot),
             }

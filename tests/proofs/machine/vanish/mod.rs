@@ -159,7 +159,7 @@ pub async fn vanish(
         given: Vec::new(),
         later: BTreeMap::new(),
         delivered: BTreeSet::new(),
-        told: Vec::new(),
+        texts: Vec::new(),
         has_new_ids: false,
         random: which,
         tokens: 0,
@@ -275,7 +275,7 @@ pub async fn vanish(
     };
     end.await
         .map(|()| Lost { kind, there })
-        .map_err(|error| format!("{error}\n{what}\ntold {:?}\n{}", run.told, shown(&before)))
+        .map_err(|error| format!("{error}\n{what}\ntold {:?}\n{}", run.texts, shown(&before)))
 }
 
 /// Checks that a repair has made no event a dead letter without an object, except if the owner of its

@@ -43,7 +43,7 @@ pub struct Run<'a> {
     pub(super) later: BTreeMap<Name, Vec<Event>>,
     pub(super) delivered: BTreeSet<Event>,
     /// What the calls have told about lost keys.
-    pub told: Vec<(String, String)>,
+    pub texts: Vec<(String, String)>,
     /// Whether a repair has given events new ids, because their ids were lost.
     pub has_new_ids: bool,
     pub(super) random: u64,
@@ -106,7 +106,7 @@ impl Run<'_> {
         if let Attached::Attached { lost, .. } =
             wire::attach(&mut self.conn, self.keys, &args).await?
         {
-            self.told.extend(lost);
+            self.texts.extend(lost);
             process.attached = true;
         }
         Ok(())
@@ -208,7 +208,7 @@ impl Run<'_> {
             self.delivered
                 .extend(ids.filter_map(|id| self.ids.get(&id).cloned()));
         }
-        self.told.extend(quarantined);
+        self.texts.extend(quarantined);
         let process = self.processes.get_mut(name).expect("a process");
         process.in_hand.retain(|slot, _| !named.contains(slot));
         for batch in batches {
@@ -366,34 +366,34 @@ impl Run<'_> {
 
     pub async fn round(&mut self, round: u32, state: &Reference) -> Result<(), String> {
         let at_end = round >= ROUNDS;
-        let told = |error: ScriptError| error.to_string();
+        let texts = |error: ScriptError| error.to_string();
         if at_end {
-            self.release(state).await.map_err(told)?;
+            self.release(state).await.map_err(texts)?;
         }
         if round.is_multiple_of(4) {
             let swept = sweep(&mut self.conn, self.keys, "other", 0, DAY)
                 .await
-                .map_err(told)?;
-            self.told.extend(swept.lost);
+                .map_err(texts)?;
+            self.texts.extend(swept.lost);
         }
         wire::promote(&mut self.conn, self.keys, 256, 1 << 20)
             .await
-            .map_err(told)?;
+            .map_err(texts)?;
         for name in NAMES {
             if !self
                 .processes
                 .get(name)
                 .is_some_and(|process| process.attached)
             {
-                self.attach(name).await.map_err(told)?;
+                self.attach(name).await.map_err(texts)?;
             }
             if round % 4 == 2 {
                 let token = self.processes[name].token.clone();
                 match wire::renew(&mut self.conn, self.keys, name, &token, LEASE, SLOTS)
                     .await
-                    .map_err(told)?
+                    .map_err(texts)?
                 {
-                    Renewed::Renewed { lost, .. } => self.told.extend(lost),
+                    Renewed::Renewed { lost, .. } => self.texts.extend(lost),
                     _ => self.processes.get_mut(name).expect("a process").attached = false,
                 }
             }

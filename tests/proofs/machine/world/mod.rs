@@ -6,7 +6,7 @@ mod step;
 
 use std::collections::BTreeMap;
 
-use super::advance::{Advance, Choice, Told};
+use super::advance::{Advance, Choice, Reported};
 use super::reference::{
     Attach, Broken, Emits, Event, FAR, Finish, Key, NAMES, Name, Numbers, Reference, Reply, Sent,
 };
@@ -49,7 +49,7 @@ struct Process {
 pub struct World {
     pub state: Reference,
     processes: BTreeMap<&'static str, Process>,
-    told: Vec<(&'static str, usize, Told)>,
+    reported: Vec<(&'static str, usize, Reported)>,
     calls: Vec<Call>,
     events: u32,
     tokens: u32,
@@ -441,12 +441,13 @@ impl World {
             }
             (Call::Advance(args), Reply::Advanced(advanced)) => {
                 self.processes.entry(args.name).or_default().from_markers = !advanced.from_held;
-                self.told.extend(
+                self.reported.extend(
                     args.slots
                         .iter()
-                        .filter_map(|(slot, told)| Some((args.name, *slot, told.clone()?))),
+                        .filter_map(|(slot, reported)| Some((args.name, *slot, reported.clone()?))),
                 );
-                self.told.drain(..self.told.len().saturating_sub(TOLD_KEPT));
+                self.reported
+                    .drain(..self.reported.len().saturating_sub(TOLD_KEPT));
             }
             _ => {}
         }
@@ -579,7 +580,7 @@ impl World {
         let slots = (0..process.slots)
             .zip(choices)
             .filter(|(_, choice)| !matches!(choice, Choice::Skip | Choice::Look))
-            .map(|(slot, choice)| (slot, self.told(name, slot, *choice)))
+            .map(|(slot, choice)| (slot, self.result_of(name, slot, *choice)))
             .collect();
         let Bounds {
             has_groups,
@@ -621,29 +622,32 @@ impl World {
         let Call::Advance(args) = call else {
             return false;
         };
-        let told = args.slots.iter();
-        let mut told = told.filter_map(|(slot, told)| Some((slot, told.as_ref()?)));
-        told.any(|(slot, told)| self.is_of_another(&format!("{}.{slot}", args.name), told))
+        let reported = args.slots.iter();
+        let mut reported = reported.filter_map(|(slot, reported)| Some((slot, reported.as_ref()?)));
+        reported
+            .any(|(slot, reported)| self.is_of_another(&format!("{}.{slot}", args.name), reported))
     }
 
-    fn is_of_another(&self, w: &str, told: &Told) -> bool {
+    fn is_of_another(&self, w: &str, reported: &Reported) -> bool {
         let tag = self
             .state
             .workers
             .get(w)
             .and_then(|worker| worker.tag.as_ref());
-        tag == Some(&told.tag.tag()) && self.owned(w).is_some_and(|object| object != told.object)
+        tag == Some(&reported.tag.tag())
+            && self
+                .owned(w)
+                .is_some_and(|object| object != reported.object)
     }
 
-    fn told(&mut self, name: &'static str, slot: usize, choice: Choice) -> Option<Told> {
+    fn result_of(&mut self, name: &'static str, slot: usize, choice: Choice) -> Option<Reported> {
         let w = format!("{name}.{slot}");
         let worker = self.state.worker(&w).clone();
         let owned = self.owned(&w);
         let late = |at: u8| {
-            let own = self
-                .told
-                .iter()
-                .filter(|(n, s, told)| *n == name && *s == slot && !self.is_of_another(&w, told));
+            let own = self.reported.iter().filter(|(n, s, reported)| {
+                *n == name && *s == slot && !self.is_of_another(&w, reported)
+            });
             let all: Vec<_> = own.collect();
             Some(all.get(usize::from(at) % all.len().max(1))?.2.clone())
         };
@@ -663,7 +667,7 @@ impl World {
                     handouts: tag.handouts + 1,
                     ..tag
                 };
-                return Some(Told::wrong(object, tag, len));
+                return Some(Reported::wrong(object, tag, len));
             }
             result => result.made_of(tag, len),
         };
@@ -671,7 +675,7 @@ impl World {
         // In every second step the result states that it may end an event with a record. The script
         // must accept this statement, true or not.
         let handled = self.state.now.is_multiple_of(2);
-        Some(Told {
+        Some(Reported {
             object,
             tag,
             count,
