@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use seriatim::sink::Stop;
 
-use crate::support::recorder::{Act, Recorder};
+use crate::support::console::PATIENCE;
+use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::start;
 use crate::support::{Redis, until};
 
@@ -44,11 +45,9 @@ async fn what_an_unavailable_sink_keeps_goes_to_others() {
             .filter(|offer| offer.object == "work:5")
             .count()
     };
-    until(
-        "it is tried",
-        crate::support::console::PATIENCE,
-        async || (offered() >= 3).then_some(()),
-    )
+    until("it is tried", PATIENCE, async || {
+        (offered() >= 3).then_some(())
+    })
     .await;
     let id = broken
         .offered()
@@ -57,4 +56,40 @@ async fn what_an_unavailable_sink_keeps_goes_to_others() {
         .map(|offer| offer.attempts);
     assert_eq!(id, Some(0));
     sick.stop().await;
+}
+
+/// Story: every sink was down, and `inspect` said of an object that a free worker takes it.
+#[tokio::test]
+async fn an_inspection_says_that_every_sink_is_down() {
+    let (redis, console) = Redis::start().with_console().await;
+    let broken = Recorder::with(|_| Act::Stop(Stop::unavailable("disk full")));
+    let sick = start(&redis, "sick", &broken, |config| {
+        config.concurrency = 1;
+        config.lease = Duration::from_millis(600);
+    });
+    console.emit_all("work:1", ["1"]).await;
+    broken.until_offered(1).await;
+    console.emit_all("work:2", ["1"]).await;
+    let why = async |object: &str| {
+        let inspection = console.control().inspect(object).await;
+        inspection.expect("an inspection").why
+    };
+    const DOWN: &str = "but the sinks of all worker processes are down: disk full";
+    until("it says so", PATIENCE, async || {
+        let why = why("work:2").await;
+        why.contains(DOWN).then_some(())
+    })
+    .await;
+    // One sink that does not fail is enough. Its worker and the other one are both busy then.
+    let hangs = Recorder::with(|_| Act::Wait(Gate::closed()));
+    let healthy = start(&redis, "healthy", &hangs, |config| config.concurrency = 1);
+    hangs.until_offered(1).await;
+    console.emit("work:3", "1").await;
+    until("it no longer says so", PATIENCE, async || {
+        let why = why("work:3").await;
+        (why.contains("a free worker") && !why.contains(DOWN)).then_some(())
+    })
+    .await;
+    healthy.crash().await;
+    sick.crash().await;
 }

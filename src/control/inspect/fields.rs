@@ -39,6 +39,8 @@ pub(super) struct Fields {
     /// The lists that were read; none if no list was read.
     pub(super) searched: Option<Searched>,
     pub(super) names_alive: u64,
+    /// The error of a sink, if the sinks of all processes are unavailable.
+    pub(super) sinks_down: Option<String>,
     pub(super) wrong: Vec<String>,
     pub(super) rules: Vec<Rule>,
     /// The shares that match the object, that with the longest prefix last.

@@ -21,6 +21,7 @@ pub use self::inspection::{
 pub use self::search::Searched;
 use self::search::{Extent, Search};
 use super::names::NameSet;
+use super::stats;
 use super::{Control, ControlError};
 use crate::escape;
 use crate::keys::Keys;
@@ -29,6 +30,10 @@ use crate::wire::values::DueTime;
 /// Maximum number of looks at an object that seems uncovered. One look is not enough, because the
 /// object may move while its workers are read.
 const LOOKS_MAX: usize = 3;
+
+/// The most worker processes whose sinks [`Control::inspect`] looks at. Of more processes, the sink of
+/// one is usually available.
+const SINKS_MAX: usize = 32;
 
 /// Maximum part of Redis' time that [`Control::inspect`] takes for the lists of the workers.
 const SHARE: f64 = 0.2;
@@ -118,7 +123,32 @@ impl Control {
                 break;
             }
         }
+        if !matches!(
+            fields.standing(),
+            Standing::Unknown | Standing::Idle | Standing::Owned
+        ) {
+            fields.sinks_down = sinks_down(&mut conn, keys).await?;
+        }
         Ok(inspection(fields, keys, object))
+    }
+}
+
+/// Returns the error of a sink if the sinks of all worker processes are unavailable.
+async fn sinks_down<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+) -> Result<Option<String>, ControlError> {
+    let answer: RedisResult<Vec<String>> = redis::cmd("ZRANGE")
+        .arg(keys.event_workers_watched())
+        .arg(0)
+        .arg(SINKS_MAX)
+        .query_async(conn)
+        .await;
+    match answer {
+        Ok(names) if names.len() <= SINKS_MAX => stats::sinks_down(conn, keys, names).await,
+        Ok(_) => Ok(None),
+        Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),
+        Err(error) => Err(ControlError::redis("event.workers.watched")(error)),
     }
 }
 

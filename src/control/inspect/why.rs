@@ -101,11 +101,14 @@ impl Fields {
     pub(super) fn why(&self, standing: Standing, keys: &Keys, object: &str) -> String {
         let owner = &*escape::name(self.text("owner").unwrap_or("nobody"));
         let is_known = self.searched.is_none_or(|searched| searched.all);
-        let nobody = if self.names_alive == 0 && is_known {
-            ", but no worker process is running"
-        } else {
-            ""
+        let nobody = match &self.sinks_down {
+            _ if self.names_alive == 0 && is_known => {
+                ", but no worker process is running".to_owned()
+            }
+            Some(error) => format!(", but the sinks of all worker processes are down: {error}"),
+            None => String::new(),
         };
+        let nobody = nobody.as_str();
         match standing {
             Standing::Unknown => {
                 "nothing is known of it: no event of it waits, and none was delivered, under this name and namespace".to_owned()

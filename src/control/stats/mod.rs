@@ -9,7 +9,7 @@ use redis::{Pipeline, RedisResult, Value};
 use serde::Serialize;
 
 pub use self::names::{NameStats, WORKERS_MAX};
-pub(super) use self::names::{read as read_names, registered};
+pub(super) use self::names::{read as read_names, registered, sinks_down};
 use super::marks::{GroupedAges, Marks, age_grouped};
 use super::names::{NameSet, Walk};
 use super::shares::ShareFigures;

@@ -107,6 +107,29 @@ async fn leases<C: ConnectionLike>(
     Ok(())
 }
 
+/// Returns the error of a sink if the sinks of all these processes are unavailable. A process without
+/// a status counts as one that delivers.
+pub(in super::super) async fn sinks_down<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    names: Vec<String>,
+) -> Result<Option<String>, ControlError> {
+    let named = |name| NameStats {
+        name,
+        ..NameStats::default()
+    };
+    let mut workers: Vec<_> = names.into_iter().map(named).collect();
+    leases(conn, keys, &mut workers).await?;
+    let alive = workers.into_iter().filter(|worker| worker.alive);
+    let errors: Option<Vec<String>> = alive
+        .map(|worker| {
+            let status = worker.status?;
+            status.sink_down_ms.map(|_| status.sink_error)
+        })
+        .collect();
+    Ok(errors.and_then(|errors| errors.into_iter().next()))
+}
+
 /// Counts the batches of the slots, of at most `slots_max` slots in total.
 async fn batches<C: ConnectionLike>(
     conn: &mut C,
