@@ -1,6 +1,6 @@
 -- arguments: unpacks the arguments of a call of advance, sets all state anew, and reads the texts
 -- that every call needs.
-local SLOTS_FROM, LOG_ARGS = 9, 3
+local SLOTS_FROM, LOG_ARGS, OWNER = 9, 3, K.event_worker
 -- The most events that a call takes, and the most objects that it passes over.
 local EVENTS_MAX, DROPS_MAX = 4096, 256
 -- The most events that a call puts back, and their bytes.
@@ -40,13 +40,13 @@ local function open(argv)
   budget.claims_left, budget.bytes_left, budget.events_left, budget.drops_left = claims_wanted, given.reply_bytes, EVENTS_MAX, DROPS_MAX
 end
 
--- The keys of the texts that every call needs.
-local text_keys, TAGS_AFTER = { nil }, call.TAGS_AFTER
+-- The keys of the texts that every call needs, and their number.
+local text_keys, texts_n, TAGS_AFTER = { nil }, 0, call.TAGS_AFTER
 
 -- Reads the slots from the arguments: each with its result.
 local function read_slots(argv)
   local slots, logs, slot_of = call.slots, call.logs, namespaces.slots_of(call.keys, call.name)
-  local n, at = 0, SLOTS_FROM + (logs and LOG_ARGS or 0)
+  local n, at, texts = 0, SLOTS_FROM + (logs and LOG_ARGS or 0), TAGS_AFTER
   local number = argv[at]
   while number do
     local slot, word, has_result = slot_of[number], argv[at + 1], true
@@ -63,12 +63,17 @@ local function read_slots(argv)
       end
       n = n + 1
       slots[n] = slot
-      text_keys[n + TAGS_AFTER] = slot.tag_key
+      texts = texts + 1
+      text_keys[texts] = slot.tag_key
+      if word ~= 'free' then
+        texts = texts + 1
+        text_keys[texts] = P .. slot.object .. OWNER
+      end
       slot.word, slot.is_committed, slot.left, slot.is_busy, slot.key = word, false, false, false, false
     end
     number = argv[at]
   end
-  call.slots_n = n
+  call.slots_n, texts_n = n, texts
   if call.handled then
     rare.results.note_handled()
   end
@@ -78,7 +83,7 @@ end
 local function read_texts(lease_key)
   local keys = call.keys
   text_keys[1], text_keys[2], text_keys[3], text_keys[4] = lease_key, keys.counter, keys.groups_waiting, keys.shares
-  call.texts = redis_call('MGET', unpack(text_keys, 1, call.slots_n + TAGS_AFTER))
+  call.texts = redis_call('MGET', unpack(text_keys, 1, texts_n))
 end
 
 return { open = open, read_slots = read_slots, read_texts = read_texts }

@@ -21,8 +21,8 @@ return {
   -- The slots with results, and their number.
   slots = { nil }, slots_n = 0,
   -- Texts in Redis; false: absent, or of a wrong type. The lease of the name; the counter;
-  -- event.groups.waiting; event.shares.summary; then the tag of each slot, after `TAGS_AFTER` other
-  -- texts.
+  -- event.groups.waiting; event.shares.summary. After these `TAGS_AFTER` texts the tag of each slot,
+  -- and the owner of its object if it has a result.
   texts = { nil }, TAGS_AFTER = 4,
   -- Numbers of slots: false, or a list of those with the word `look`; false, or a table of those
   -- with the word `handled`. Whether a slot has a result other than `done`, or handler progress.

@@ -33,16 +33,27 @@ local queues = { nil }
 -- Commits all results. Returns the queues of the objects that slots leave, and their number.
 local function commit_all()
   local slots, texts, counter, q, is_plain = call.slots, call.texts, call.counter, 0, not call.logs and not call.handled
+  local at = TAGS_AFTER
   for i = 1, call.slots_n do
     if call.failed then
       break
     end
-    local slot, is_over = slots[i], false
-    local tag, word = texts[i + TAGS_AFTER], slot.word
-    if tag ~= slot.tag and word ~= 'free' then
-      tag = guard(rare.missing.tag_again, slot, tag)
+    local slot, is_over, owns = slots[i], false, true
+    at = at + 1
+    local tag, word = texts[at], slot.word
+    if word ~= 'free' then
+      at = at + 1
+      if tag ~= slot.tag then
+        tag = guard(rare.missing.tag_again, slot, tag)
+      end
+      if texts[at] ~= slot.owner and tag and tag == slot.tag then
+        owns = guard(rare.missing.owns, slot, texts[at])
+        word = slot.word
+      end
     end
-    if tag and tag == slot.tag and (word == 'done' or word == 'yield') then
+    if owns == nil then
+      break
+    elseif tag and tag == slot.tag and (word == 'done' or word == 'yield') then
       local last = slot.last
       if last - counter > 0 then
         -- The counter is from an earlier state of Redis, and the caller no longer knows the highest
@@ -60,7 +71,9 @@ local function commit_all()
     elseif tag then
       is_over = guard(rare.results.settle, slot, tag)
     end
-    if is_over then
+    if is_over and not owns then
+      guard(rare.missing.leave, slot)
+    elseif is_over then
       q = q + 1
       local object = slot.object
       slot.left = object

@@ -107,8 +107,11 @@ end
 -- error of the first event of the rest (nil: the error in held_id).
 local function hold_rest(slot, result, count, delay_ms, held_id, why)
   local due = delay_ms == 'inf' and delay_ms or rare.time.now_ms() + tonumber(delay_ms)
-  rare.hold.batch(rare.worker.at(slot.owner), result.object, due, held_id)
+  local joined = rare.hold.batch(rare.worker.at(slot.owner), result.object, due, held_id)
   call.held_changed = true
+  if joined then
+    return rare.quarantine.note(result.object, joined)
+  end
   rare.errors.keep(result.object, result.tag, count, held_id, why)
 end
 
@@ -139,7 +142,7 @@ local function settle_part(slot, result)
     redis_call('LTRIM', batch, 0, -1 - count)
   end
   if last ~= '' then
-    redis_call('SET', P .. object .. K.last_event_id, last)
+    redis_call('SET', P .. object .. K.last_event_id, slot.last)
   end
   if slot.handled then
     rare.progress.event(slot, object, over)
@@ -155,7 +158,7 @@ local function settle_part(slot, result)
     return false
   elseif result.next == '' then
     redis_call('DEL', slot.tag_key)
-    slot.last = before
+    slot.last = last ~= '' and slot.last or before
     return true
   end
   redis_call('SET', slot.tag_key, result.next)

@@ -23,14 +23,15 @@ end
 -- Writes the slot's tag again, if it is lost and the caller has a result of the batch in the slot.
 -- A text that is no tag counts as a lost tag. Returns the tag; the stored text, or false, if the
 -- result is of another batch. A batch that is committed is never named here: its object has a last
--- id that is not below the ids of the batch, or has left the slot. `stored`: the tag in Redis.
+-- id that is not below the ids of the batch, or has left the slot. An event that ends without delivery
+-- does not change the last id. So a result that ends one names no batch. `stored`: the tag in Redis.
 local function tag_again(slot, stored)
   local object, tag, last = slot.object, slot.tag, slot.last
   if stored and rare.tag.first_of(stored) then
     return stored
   end
   local length, first = length_of(slot), tonumber((rare.tag.numbers(tag)))
-  if length == 0 or (slot.word == 'done' or slot.word == 'yield') and tonumber(last) - first + 1 ~= length then
+  if length == 0 or slot.word == 'reject' or slot.word == 'complete' or (slot.word == 'done' or slot.word == 'yield') and tonumber(last) - first + 1 ~= length then
     return stored
   end
   local delivered = tonumber(redis_call('MGET', P .. object .. K.last_event_id)[1] or '0')
@@ -41,6 +42,35 @@ local function tag_again(slot, stored)
   redis_call('SET', key, tag)
   rare.quarantine.report_lost(string.sub(key, #P + 1), 'mended: the tag was absent')
   return tag
+end
+
+-- Looks at the owner of an object whose batch a slot commits, because it is not the slot: the key was
+-- lost. If nobody has claimed the object since then, the slot owns it again. The last id of the object
+-- never falls. Returns whether the slot owns the object.
+local function owns(slot, owner)
+  local object, key = slot.object, P .. slot.object .. K.event_worker
+  local delivered = redis_call('MGET', P .. object .. K.last_event_id)[1]
+  local id = delivered and ids.parse(delivered)
+  if id and slot.last ~= '' and id > tonumber(slot.last) then
+    slot.last = delivered
+  end
+  if owner then
+    -- The object belongs to another slot, or is held. So this slot cannot let it wait for a turn.
+    slot.word = slot.word == 'yield' and 'done' or slot.word
+    rare.quarantine.report_lost(object .. K.event_worker, 'lost: the owner of an object in hand was absent, and it was claimed a second time')
+    return false
+  end
+  -- MGET returns nil for a key of a wrong type, too. Such a key goes with the object.
+  if redis_call('EXISTS', key) == 0 then
+    redis_call('SET', key, slot.owner)
+    rare.quarantine.report_lost(object .. K.event_worker, 'mended: the owner of an object in hand was absent')
+  end
+  return true
+end
+
+-- Frees a slot whose batch is committed, and whose object is no longer its own.
+local function leave(slot)
+  redis_call('LREM', slot.objects_key, '1', slot.object)
 end
 
 -- Moves the batch of a slot that owns no object out of the slot. Names that a pop has moved to the
@@ -84,4 +114,7 @@ local function is_held(object)
   return true
 end
 
-return { owned_by = owned_by, tag_again = tag_again, put = put, free_all = free_all, is_held = is_held, length_of = length_of }
+return {
+  owned_by = owned_by, tag_again = tag_again, owns = owns, leave = leave, put = put, free_all = free_all, is_held = is_held,
+  length_of = length_of,
+}

@@ -89,8 +89,8 @@ end
 -- result of the batch.
 local function put_batch(slot, object, why)
   local first, handouts, attempts, crashes = rare.tag.numbers(slot.tag)
-  rare.hold.batch(rare.worker.at(slot.owner), object, 'inf', rare.tag.held_text(first, handouts, attempts, crashes, why))
-  note(object, why)
+  local joined = rare.hold.batch(rare.worker.at(slot.owner), object, 'inf', rare.tag.held_text(first, handouts, attempts, crashes, why))
+  note(object, joined or why)
 end
 
 -- Returns whether the object is in the set of held or of paused objects. If the set of paused

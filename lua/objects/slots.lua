@@ -180,7 +180,7 @@ local function hold_owned(at, object, tag, cause)
       why = string.format('crashes: died %d times with this event in hand', crashes)
     end
   end
-  rare.hold.batch(at, object, due, rare.tag.held_text(first, handouts, attempts, crashes, why))
+  return rare.hold.batch(at, object, due, rare.tag.held_text(first, handouts, attempts, crashes, why))
 end
 
 return {

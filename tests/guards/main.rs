@@ -29,6 +29,7 @@ mod marks;
 mod moments;
 mod names;
 mod operators;
+mod owners;
 mod paused;
 mod popped;
 mod promote;

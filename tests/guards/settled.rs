@@ -255,8 +255,9 @@ async fn an_object_that_was_quarantined_is_not_claimed_in_the_same_call() {
     };
     let answer = call(&scene, BOUNDS, fill).await;
     assert_eq!(answer.objects(), [""; 0]);
+    let lost = "work:1:event.worker: lost: the owner of an object in hand was absent, and it was claimed a second time";
     let text = "work:1: quarantine: work:1:event.handled is a hash that cannot be read";
-    assert_eq!(answer.texts(), [text]);
+    assert_eq!(answer.texts(), [lost, text]);
     let changes = "
         event.worker:w.0: event = nil; event.id = nil; object = nil
         event.worker:w.1: event = nil; event.id = nil; object = nil
