@@ -157,6 +157,7 @@ pub async fn vanish(
         ids: BTreeMap::new(),
         id_of: BTreeMap::new(),
         given: Vec::new(),
+        hurt: None,
         later: BTreeMap::new(),
         delivered: BTreeSet::new(),
         texts: Vec::new(),
@@ -209,6 +210,15 @@ pub async fn vanish(
         return Err(format!("no kind of keys, but {there:?}"));
     };
     let key = by_kind[kind][which as usize % by_kind[kind].len()].clone();
+    run.hurt = state
+        .objects
+        .keys()
+        .filter(|name| keys.found(name).is_ok())
+        .find(|name| {
+            let own = [keys.prefix().as_bytes(), name, b":"].concat();
+            key.starts_with(&own)
+        })
+        .cloned();
     // The ids that slots have now.
     for (name, lease) in &state.leases {
         let mut process = Process {
@@ -334,7 +344,11 @@ async fn judge(
         .flat_map(|(_, values)| values)
         .map(|value| Event::from(value.clone()))
         .collect();
-    for (event, at) in events_in(before, &run.objects) {
+    let later = run.later.iter().flat_map(|(name, events)| {
+        let at = [name, &b":events"[..]].concat();
+        events.iter().map(move |event| (event.clone(), at.clone()))
+    });
+    for (event, at) in events_in(before, &run.objects).into_iter().chain(later) {
         // A reference leads to the event of a schedule, whose due time may be the lost key.
         if !run.delivered.contains(&event)
             && !left.contains_key(&event)

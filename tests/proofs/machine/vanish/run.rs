@@ -39,6 +39,8 @@ pub struct Run<'a> {
     pub(super) id_of: BTreeMap<Event, u64>,
     /// Events in the order of their first hand-out after the loss.
     pub(super) given: Vec<Event>,
+    /// The object of the lost key, if it is a key of an object.
+    pub(super) hurt: Option<Name>,
     /// By object: the events that a producer has emitted after the loss.
     pub(super) later: BTreeMap<Name, Vec<Event>>,
     pub(super) delivered: BTreeSet<Event>,
@@ -122,7 +124,10 @@ impl Run<'_> {
             last: Some(tag.first + len as u64 - 1),
             then,
         };
-        Some(match if at_end { 9 } else { self.random(10) } {
+        // Deliveries of the object that has lost a key fail often.
+        let fails = self.hurt.as_ref() == Some(&object) && self.random(2) == 0;
+        let kind = if fails { 3 } else { self.random(10) };
+        Some(match if at_end { 9 } else { kind } {
             0..=2 => return None,
             3 => {
                 let rest = Tag {
@@ -131,7 +136,7 @@ impl Run<'_> {
                 };
                 let then = BatchResult::Hold {
                     rest,
-                    delay: Some(Duration::ZERO),
+                    delay: Some([Duration::ZERO, DAY][self.random(2) as usize]),
                     reason: "retry: no".into(),
                 };
                 Report {
@@ -155,6 +160,18 @@ impl Run<'_> {
                 }
             }
             5 => all(BatchResult::Yield),
+            6 => Report {
+                object,
+                tag,
+                count: 0,
+                last: None,
+                then: BatchResult::Reject {
+                    next: (len > 1).then(|| tag.after(1, 1)),
+                    id: tag.first,
+                    error: "no".to_owned(),
+                    attempts: tag.attempts + 1,
+                },
+            },
             _ => all(BatchResult::Done),
         })
     }
@@ -242,7 +259,10 @@ impl Run<'_> {
         if names.is_empty() {
             return Ok(());
         }
-        let name = &names[self.random(names.len() as u64) as usize];
+        let any = &names[self.random(names.len() as u64) as usize];
+        // Half of the events are of the object that has lost a key.
+        let hurt = self.hurt.clone().filter(|_| self.random(2) == 0);
+        let name = hurt.as_ref().unwrap_or(any);
         let number: usize = self.later.values().map(Vec::len).sum();
         let event = Event::from(format!("later {number}"));
         let queue = [self.keys.prefix().as_bytes(), name, b":events"].concat();
