@@ -23,11 +23,12 @@
 -- Keys      KEYS[1] event.workers (hash, read and write)
 --           event.workers.watched, event.workers.departed (zsets, read and write)
 --           seriatim.meta (hash, read and write): names.next, names.cursor, names.indexed, clock,
---           clock.step, clock.ahead, clock.gained
+--           clock.step, clock.ahead, clock.gained, groups.lost
 --           event.rules, events.cron.last (hashes), events.cron.next (zset): read and write
 --           event.marks (zset, read)
---           event.groups (zset), event.group:GROUP:waiting (lists), event.shares (hash),
---           event.shares.summary (string): read; event.groups.waiting (string): read and written
+--           event.groups (zset), event.group:GROUP:waiting (lists), event.groups.times and
+--           event.shares (hashes), event.shares.summary (string): read; event.groups.waiting
+--           (string): read and written
 --           event.worker:NAME:lease (string, read; its time to live written)
 --           objects.with.events (list), objects.held (zset): read and write
 --           event.worker:W:* of every slot, OBJ:event.worker, OBJ:events.held, OBJ:events.held.id:
@@ -57,7 +58,9 @@
 --           and two names more; 2 commands per name of the pass, at most 256
 --           after the clock has stepped back, some calls only move times: those of all rules, or of
 --           1,000 held objects, cron jobs or departed names
---           once, if event.groups.waiting is lost: 1 per group, at most 1,026
+--           once per second, while names are grouped: 1 per group, at most 2,049
+--           after the list of a group was lost: 2 per second, until 1,000 held objects at a time were
+--           made due that had been grouped
 local own, crashes_max, look_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local forget_ms, since_ms, notice_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
@@ -65,12 +68,12 @@ local NAMES_MAX, KEYS_MAX, THINGS_MAX, SLOTS_MAX = 256, 1024, 256, rare.slots.SL
 local ROUND_MS, ROUND_KEYS, PASS_MS, PASS_NAMES = 1000, 6144, 3600000, 256
 -- The cost of a look at a name, in keys, without the keys of its slots.
 local NAME_KEYS = 24
--- The most texts about lost keys in the reply.
-local LOST_MAX = 128
+-- The most texts about lost keys in the reply. The most held objects that one round makes due.
+local LOST_MAX, DUE_MAX = 128, 1000
 
 rare.registry.check_types()
 local meta_key, watched, departed = P .. K.meta, P .. K.event_workers_watched, P .. K.event_workers_departed
-local state = redis_call('HMGET', meta_key, 'names.next', 'names.cursor', 'names.indexed', 'clock', 'clock.step', 'clock.ahead')
+local state = redis_call('HMGET', meta_key, 'names.next', 'names.cursor', 'names.indexed', 'clock', 'clock.step', 'clock.ahead', 'groups.lost')
 local now_ms = rare.time.now_ms()
 local reply, things, keys_left = { 'swept', 0, 0, 0, 0, 0, 0, {} }, 0, KEYS_MAX
 
@@ -258,20 +261,67 @@ local function tell(key, what)
   reply[8][#reply[8] + 1] = what
 end
 
--- Counts the names that are grouped again, if the number is lost. Without the number no
--- worker would take these names. Tells if the summary of the shares is lost.
-local function look_at_pairs()
-  local groups, shares = P .. K.event_groups, P .. K.event_shares
-  if redis_call('EXISTS', groups) == 1 and redis_call('EXISTS', P .. K.event_groups_waiting) == 0 then
-    local names, all = 0, redis_try('ZRANGE', groups, '0', rare.group.LISTS_MAX)
-    for _, group in ipairs(all) do
-      local length = redis_try('LLEN', rare.group.key(group))
-      names = names + (type(length) == 'number' and length or 0)
-    end
-    redis_call('SET', P .. K.event_groups_waiting, string.format('%.0f', math.max(names, 1)))
-    tell(K.event_groups_waiting, 'mended: the number of names that are grouped was absent')
+-- Returns the number of names in the lists of all groups, without marks, and at least 1; nil if there
+-- are more groups than workers make, or none.
+local function count_names()
+  local all, names = redis_try('ZRANGE', P .. K.event_groups, '0', rare.group.LISTS_MAX + 1), 0
+  if not all[1] or #all > rare.group.LISTS_MAX + 1 then
+    return nil
   end
-  if redis_call('EXISTS', shares) == 1 and redis_call('EXISTS', P .. K.event_shares_summary) == 0 then
+  local times = redis_try('HMGET', P .. K.event_groups_times, unpack(all))
+  for g, group in ipairs(all) do
+    local length, parts = redis_try('LLEN', rare.group.key(group)), rare.group.times_of(times[g] or nil)
+    -- If the list was lost, its marks may still be counted.
+    names = names + math.max((type(length) == 'number' and length or 0) - (parts and parts.marks or 0), 0)
+  end
+  -- A call without names deletes the keys of groups.
+  return math.max(names, 1)
+end
+
+-- Makes held objects due whose names had been grouped when the list of a group was lost, some of
+-- them in each round, those first that have waited longest. It is not known which of these names were
+-- in that list. The others are then grouped a second time, which changes nothing. `range`: the scores
+-- of the objects that are left.
+local function make_due(range)
+  local from, to = string.match(range, '^(%S+) (%S+)$')
+  local found = redis_try('ZRANGE', P .. K.objects_held, from or '0', to or '0', 'BYSCORE', 'REV', 'LIMIT', '0', DUE_MAX, 'WITHSCORES')
+  local due = {}
+  for k = 1, #found, 2 do
+    due[k], due[k + 1] = string.sub(found[k + 1], 2), found[k]
+  end
+  if due[1] then
+    redis_call('ZADD', P .. K.objects_held, 'XX', unpack(due))
+  end
+  if #due == 2 * DUE_MAX then
+    redis_call('HSET', meta_key, 'groups.lost', '(' .. found[#found] .. ' ' .. to)
+  else
+    redis_call('HDEL', meta_key, 'groups.lost')
+  end
+end
+
+-- Counts the names that are grouped again, if the number is lost. Without the number no worker would
+-- take these names. If the lists have fewer names than that, a list is lost.
+local function look_at_groups()
+  local stored = redis_try('GET', P .. K.event_groups_waiting)
+  local names = type(stored) ~= 'table' and count_names() or nil
+  local known = names and stored and ids.parse(stored)
+  if names and not stored then
+    redis_call('SET', P .. K.event_groups_waiting, string.format('%.0f', names))
+    tell(K.event_groups_waiting, 'mended: the number of names that are grouped was absent')
+  elseif known and known > names then
+    redis_call('SET', P .. K.event_groups_waiting, string.format('%.0f', names))
+    tell(K.event_groups_waiting, string.format('mended: the list of a group has lost %.0f names; held objects whose names were grouped are due again', known - names))
+    state[7] = string.format('(0 -%.0f', now_ms)
+  end
+  if state[7] then
+    make_due(state[7])
+  end
+end
+
+-- Puts the number of grouped names right. Tells if the summary of the shares is lost.
+local function look_at_pairs()
+  look_at_groups()
+  if redis_call('EXISTS', P .. K.event_shares) == 1 and redis_call('EXISTS', P .. K.event_shares_summary) == 0 then
     tell(K.event_shares_summary, 'lost: it is absent, so no share is kept; set any share again')
   end
 end

@@ -79,8 +79,9 @@ local function forget_errors(object)
   end)
 end
 
--- Puts an object right that waits: it is held, or belongs to no slot.
-local function wait(object, state)
+-- Puts an object right that waits: it is held, or belongs to no slot. `is_searched`: no list of a group
+-- has its name.
+local function wait(object, state, is_searched)
   local base, held = P .. object, P .. K.objects_held
   local owner, score, paused, count, first, why = state.owner, state.score, state.paused, state.count, state.first, state.why
   local is_over = first > 0 and (count == 0 or first <= state.last)
@@ -108,6 +109,10 @@ local function wait(object, state)
   elseif score == 'inf' and is_of_loss(why) then
     rare.mend.step('held', 'no longer waits for an operator because of a lost key (' .. why .. ')', function() end)
     due = rare.time.now_ms()
+  end
+  if not due and is_searched and score and tonumber(score) < 0 and redis_call('EXISTS', P .. K.event_groups_waiting) == 1 then
+    rare.mend.step('held', 'is due again, because its name was grouped, but no list of a group has it', function() end)
+    due = string.sub(score, 2)
   end
   if owner ~= 'held' then
     rare.mend.step('owner', 'is held, so its owner is `held` again', function()
@@ -230,7 +235,7 @@ local function mend_object(subject, others)
       redis_call('ZREM', P .. K.objects_held, object)
     end)
   elseif is_waiting then
-    wait(object, state)
+    wait(object, state, subject.hint == 'searched')
   end
   if has[K.event_errors] and not (is_waiting and rare.tag.has_failed(numbers)) then
     forget_errors(object)

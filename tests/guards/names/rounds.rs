@@ -97,6 +97,74 @@ async fn a_round_begins_at_its_time() {
     }
 }
 
+/// Story: the list of a group was lost, and with it the names of held objects that were due. While
+/// other names were grouped, no call claimed these objects: they waited for ever, `check` found
+/// nothing, and a repair did nothing. Now a round notices that names are lost, and makes them due.
+#[tokio::test]
+async fn a_round_makes_held_objects_due_whose_list_is_lost() {
+    let told = |names: u32| {
+        let what = "held objects whose names were grouped are due again";
+        let what = format!("mended: the list of a group has lost {names} names; {what}");
+        vec![("event.groups.waiting".to_owned(), what)]
+    };
+    let groups = "
+        ZADD event.groups 1 a 2 b; LPUSH event.group:b:waiting '\0t1700' b:1 b:2
+        HSET event.groups.times b '1700 1700 1' a '1700 1700 1'
+        ZADD objects.held -5 a:1 -7 b:1 9 c:1 inf d:1; SET event.groups.waiting
+    ";
+    let scene = given("").await;
+    for (waiting, is_lost) in [(1, false), (2, false), (3, true)] {
+        scene.again(&format!("{} {waiting}", groups.trim())).await;
+        let lost = sweep(&scene, LOOK, AGES).await.lost;
+        let mended = "
+            event.groups.waiting = 2
+            objects.held = <a:1: 5, b:1: 7, c:1: 9, d:1: inf>
+        ";
+        let (expected, changes) = if is_lost {
+            (told(1), mended)
+        } else {
+            (vec![], "")
+        };
+        assert_eq!(lost, expected, "{waiting}");
+        scene.changed(&format!("{changes}{ROUND}")).await;
+    }
+    // No list has a name. The next call that claims deletes the keys of groups.
+    scene
+        .again("ZADD event.groups 1 a; ZADD objects.held -5 a:1; SET event.groups.waiting 3")
+        .await;
+    assert_eq!(sweep(&scene, LOOK, AGES).await.lost, told(2));
+    let changes = "event.groups.waiting = 1\nobjects.held = <a:1: 5>\n";
+    scene.changed(&format!("{changes}{ROUND}")).await;
+}
+
+/// A round makes 1,000 objects due. Objects whose names are grouped meanwhile are younger, so the
+/// rounds come to an end.
+#[tokio::test]
+async fn many_held_objects_are_made_due_in_rounds() {
+    let held =
+        |range: std::ops::Range<u32>| range.map(|n| format!(" -{n} a:{n}")).collect::<String>();
+    for (count, rounds) in [(999, 1), (1000, 2), (2500, 3)] {
+        let scene = given("").await;
+        let held = held(1..count + 1);
+        scene
+            .add(&format!(
+                "ZADD event.groups 1 b; LPUSH event.group:b:waiting b:1; SET event.groups.waiting 9;
+                 ZADD objects.held{held} -99999999999999 new"
+            ))
+            .await;
+        for round in 1..=rounds {
+            scene.add("HDEL seriatim.meta names.next").await;
+            let lost = sweep(&scene, LOOK, AGES).await.lost;
+            assert_eq!(lost.len(), usize::from(round == 1));
+            let meta = scene.at("seriatim.meta").await;
+            assert_eq!(meta.contains("groups.lost"), round < rounds, "{meta}");
+            let due = scene.keys.objects_held();
+            let due: u32 = scene.run(&["ZCOUNT", &due, "0", "inf"]).await;
+            assert_eq!(due, count.min(1000 * round));
+        }
+    }
+}
+
 /// A round counts the names that are grouped, if their number is lost: without it, no worker
 /// takes them. A list of a wrong type has no names. The round tells if the summary of the shares is
 /// lost, and does neither if the other key is there or its partner is absent.
@@ -114,7 +182,7 @@ async fn a_round_puts_lost_numbers_of_groups_right() {
         ZADD event.groups 1 a 2 b 3 none 4 wrong; SET event.group:wrong:waiting x
         LPUSH event.group:a:waiting a:1 a:2; LPUSH event.group:b:waiting b:1
     ";
-    let waiting = "SET event.groups.waiting 7; ";
+    let waiting = "SET event.groups.waiting 3; ";
     let shares = "HSET event.shares a:* '5 - - - - 1700 3 ada'; ";
     let summary = "SET event.shares.summary '1 1 1700'; ";
     let scene = given("").await;
