@@ -102,15 +102,16 @@ local function free_all()
   end
 end
 
--- Puts an object whose owner key is absent back to the held objects, if it is one of them.
+-- Puts an object whose owner key is absent back to the held or paused objects, if it is one of them.
 -- Otherwise its later events would overtake its batch. Returns whether it is held.
 local function is_held(object)
-  local owner = P .. object .. K.event_worker
-  if not redis_call('ZSCORE', P .. K.objects_held, object) or redis_call('EXISTS', owner) == 1 then
+  local owner, is_due = P .. object .. K.event_worker, redis_call('ZSCORE', P .. K.objects_held, object)
+  local is_paused = not is_due and call.rules_next and redis_call('ZSCORE', P .. K.objects_paused, object)
+  if not is_due and not is_paused or redis_call('EXISTS', owner) == 1 then
     return false
   end
   redis_call('SET', owner, 'held')
-  rare.quarantine.report_lost(object .. K.event_worker, 'mended: the owner of a held object was absent')
+  rare.quarantine.report_lost(object .. K.event_worker, 'mended: the owner of a ' .. (is_due and 'held' or 'paused') .. ' object was absent')
   return true
 end
 

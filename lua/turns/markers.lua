@@ -77,18 +77,20 @@ local function drop(f)
   table.remove(owner_keys, f)
 end
 
--- Finds the held objects in `free` whose owner keys were evicted or have a wrong type. Their held
--- batches must still come before their later events. If their names were grouped, they can be
--- claimed now. Costs one command, and only while objects are held.
+-- Finds the held and paused objects in `free` whose owner keys were evicted or have a wrong type. Their
+-- held batches must still come before their later events. If their names were grouped, held objects
+-- can be claimed now. Costs a command while objects are held, and one more while objects of a lifted
+-- rule are woken.
 local function keep_held()
-  if not free[1] or not call.has_held and not call.held_changed then
+  if not free[1] or not call.has_held and not call.held_changed and call.rules_next ~= '0' then
     return
   end
   local scores = redis_call('ZMSCORE', P .. K.objects_held, unpack(free))
+  local paused = call.rules_next == '0' and redis_call('ZMSCORE', P .. K.objects_paused, unpack(free)) or {}
   for f = #scores, 1, -1 do
     local object, score = free[f], scores[f]
-    if score and not held[object] then
-      if call.grouped and tonumber(score) < 0 then
+    if (score or paused[f]) and not held[object] then
+      if call.grouped and score and tonumber(score) < 0 then
         held[object] = 'held'
       elseif not call.claimed[object] and rare.missing.is_held(object) then
         drop(f)

@@ -39,7 +39,7 @@ end
 
 -- Claims the object whose name a pop has moved into the slot's list. A pop has moved the name if it
 -- is alone in its list, does not begin with a brace or a NUL, and its object has no owner. While
--- objects are held, it may be one that has lost its owner. All other names are unusual.
+-- objects are held or woken, it may be one that has lost its owner. All other names are unusual.
 local function claim_name(slot)
   local names, got = redis_try('LRANGE', slot.objects_key, '0', '-1'), nil
   local object = names[1]
@@ -54,7 +54,7 @@ local function claim_name(slot)
   local is_alone = not names[2] and not call.limited and first ~= 0 and first ~= 123
   if is_alone and budget.claims_left > 0 and budget.bytes_left > 0 and not call.claimed[object] then
     local found = redis_call('MGET', P .. object .. K.event_worker, P .. object .. K.last_event_id)
-    if not found[1] and not call.has_held then
+    if not found[1] and not call.has_held and not call.held_changed and call.rules_next ~= '0' then
       got = guard(claims.claim, slot, object, false, found[2], 'list')
     end
   end

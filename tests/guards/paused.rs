@@ -119,6 +119,40 @@ async fn an_object_of_two_rules_wakes_with_the_last_one() {
     scene.changed(changes).await;
 }
 
+/// Story: while calls woke the objects of a lifted rule, one that was still paused had lost its owner
+/// key. A marker, or a name that a pop had moved, led to its queue, and its later events overtook its
+/// batch. Now it stays paused until a call wakes it, in this call or in the next one.
+#[tokio::test]
+async fn a_paused_object_without_an_owner_key_is_woken_with_its_batch() {
+    for (pop, others) in [("", 0), ("", 64), ("pop w.0", 0), ("pop w.0", 64)] {
+        let scene = Scene::new().await;
+        let names: Vec<_> = (0..others).map(|n| format!("work:a{n}")).collect();
+        pause(&scene, &names).await;
+        let given = "
+            delivered work:b 6; hold work:b 1 '7 0 1 0 retry: down' 1; ZREM objects.held work:b
+            ZADD objects.paused 0 work:b; DEL work:b:event.worker; emit work:b 2
+        ";
+        scene.add(given).await;
+        scene.add(pop).await;
+        scene
+            .add(&format!("HSET event.rules 'pause work:*' {LIFTED} next 0"))
+            .await;
+        let mut answer = scene.free(0..1, BOUNDS).await;
+        let kind = if others > 0 { "paused" } else { "held" };
+        let text = format!("work:b:event.worker: mended: the owner of a {kind} object was absent");
+        assert_eq!(answer.texts(), [text], "{pop} {others}");
+        if others > 0 {
+            assert_eq!(answer.objects(), [""; 0], "{pop} {others}");
+            assert_eq!(paused(&scene).await, ["work:b"]);
+            answer = scene.free(0..1, BOUNDS).await;
+        }
+        assert_eq!(answer.objects(), ["work:b"], "{pop} {others}");
+        assert_eq!(scene.at("event.worker:w.0:event").await, "[1]");
+        assert_eq!(scene.at("work:b:events").await, "[2]");
+        scene.check().await;
+    }
+}
+
 /// The next call is due when the next held object is due, or when the next rule ends.
 #[tokio::test]
 async fn the_next_call_is_due_at_the_end_of_a_rule() {
