@@ -16,24 +16,24 @@ local function rise(known, whose)
   end
 end
 
--- Returns the score of a schedule whose event is queued: that of its newest reference among the
--- oldest entries of the queue; nil if there is none. Also returns whether it has read all entries.
-local function reference(object, key)
-  local queue, score, bytes = P .. object .. K.events, nil, 0
+-- Returns whether the queue has a reference to the schedule that counts for this score, among its oldest
+-- entries or perhaps behind them.
+local function is_referred(object, key, score)
+  local queue, bytes = P .. object .. K.events, 0
   local count = redis_call('LLEN', queue)
   for i = 1, math.min(count, ENTRIES_MAX) do
     local text = redis_call('LINDEX', queue, -i)
     local time_us, of = rare.schedules.referred(text)
-    if of == key then
-      score = rare.schedules.queued(tonumber(time_us), key)
+    if of == key and rare.schedules.counts(score, time_us) then
+      return true
     end
     bytes = bytes + #text
     rare.mend.spend(1, #text)
     if bytes >= BYTES_MAX then
-      return score, i == count
+      return i < count
     end
   end
-  return score, count <= ENTRIES_MAX
+  return count > ENTRIES_MAX
 end
 
 -- Puts a schedule right. `others.due_ms`: the due time for schedules that have lost it, or nil.
@@ -67,16 +67,13 @@ local function mend_schedule(subject, others)
   if due and not is_queued and math.abs(tonumber(due) or NEVER_MS + 1) <= NEVER_MS then
     return
   end
-  local queued_score, is_whole = reference(object, key)
-  if is_queued and (queued_score or not is_whole) then
-    return
-  elseif is_queued then
-    put(rare.time.now_ms(), 'was queued, but the queue has lost it: it is due now')
-  elseif queued_score then
-    put(queued_score, 'its event is queued: its place in the queue counts again')
+  if is_queued then
+    return not is_referred(object, key, score) and put(rare.time.now_ms(), 'was queued, but the queue has lost it: it is due now')
   elseif others.due_ms then
     put(others.due_ms, 'has lost its due time: it is due at ' .. others.due_ms .. ' (ms since 1970)')
   else
+    -- A reference in the queue does not tell that the event is queued: only the lost score tells whether
+    -- the schedule was replaced after that.
     rare.mend.leave('has lost its due time: schedule it again, cancel it, or give --schedules-due TIME for all such schedules')
   end
 end

@@ -103,6 +103,31 @@ async fn a_sound_subject_needs_no_step() {
     scene.changed("").await;
 }
 
+/// A reference in the queue counts only if it has the time of the schedule's score. Story: a schedule was
+/// queued, and replaced by one of a later day before a slot took it. Then `events.scheduled` was lost. A
+/// repair took the void reference for a valid one, so the event of the later day came at once.
+#[tokio::test]
+async fn a_void_reference_does_not_queue_a_schedule() {
+    let queued = "HSET x:events.scheduled k 1; LPUSH x:events '\0queued 1700000000000000 k'";
+    let scene = scene().await;
+    for (score, word) in [
+        ("", Some("left")),
+        ("ZADD events.scheduled -2700000000000000 'x\nk'", None),
+        (
+            "ZADD events.scheduled -2700000000000007 'x\nk'",
+            Some("schedule"),
+        ),
+    ] {
+        broken_by(&scene, &format!("{queued}; {score}")).await;
+        let words = call(&scene, &[("schedule", "x\nk")]).await;
+        let expected: Vec<_> = word.map(|word| (0, word.to_owned())).into_iter().collect();
+        assert_eq!(words, expected, "{score}");
+        let is_queued = score.is_empty() || word.is_none();
+        let left = scene.at("events.scheduled").await;
+        assert_eq!(left == "nil" || left.contains("-27"), is_queued, "{left}");
+    }
+}
+
 /// Limits count each object in hand. Of many that no slot owns, none is left.
 #[tokio::test]
 async fn every_object_in_hand_is_looked_at() {

@@ -32,7 +32,10 @@ async fn broken(scene: &Scene, how: &str, count: usize, bytes: usize) {
             let emits = format!("0 {count} {} {emits}", count * (1 + bytes));
             format!("HSET x:event.handled id 5 emit:h '{emits}'")
         }
-        "schedule" => format!("HSET x:events.scheduled k 1; RPUSH x:events{events}"),
+        "schedule" => format!(
+            "HSET x:events.scheduled k 1; RPUSH x:events{events}
+             ZADD events.scheduled -2700000000000000 'x\nk'"
+        ),
         "names" => format!("RPUSH event.worker:gone.0:object{events}"),
         _ => panic!("{how}"),
     };
@@ -143,22 +146,20 @@ async fn a_long_held_batch_without_ids_is_queued_in_steps() {
 #[tokio::test]
 async fn a_reference_is_searched_among_the_oldest_entries() {
     let scene = scene().await;
-    for (before, bytes, with_reference, behind, is_queued, expected) in [
-        (1, MIB - 1, true, 0, false, "schedule"),
-        (1, MIB, true, 0, false, "left"),
-        (0, 0, true, MIB, false, "schedule"),
-        (999, 1, true, 0, false, "schedule"),
-        (1000, 1, true, 0, false, "left"),
+    for (before, bytes, with_reference, behind, expected) in [
+        (1, MIB - 1, true, 0, "nothing"),
+        (1, MIB, true, 0, "nothing"),
+        (999, 1, true, 0, "nothing"),
+        (1000, 1, true, 0, "nothing"),
         // The reference is lost, so the event is due now.
-        (1, MIB, false, 0, true, "schedule"),
-        (1, MIB, false, 1, true, "nothing"),
-        (999, 1, false, 1, true, "schedule"),
-        (1000, 1, false, 1, true, "nothing"),
+        (1, MIB, false, 0, "schedule"),
+        (1, MIB, false, 1, "nothing"),
+        (999, 1, false, 1, "schedule"),
+        (1000, 1, false, 0, "schedule"),
+        (1000, 1, false, 1, "nothing"),
     ] {
         let mut commands = "HSET x:events.scheduled k 1\n".to_owned();
-        if is_queued {
-            commands += "ZADD events.scheduled -2700000000000000 'x\nk'\n";
-        }
+        commands += "ZADD events.scheduled -2700000000000000 'x\nk'\n";
         // The oldest entry is at the tail.
         if behind > 0 {
             commands += &format!("RPUSH x:events{}\n", events(1, behind));
