@@ -23,6 +23,7 @@
 --           {'not_held', owner or ''}
 --           {'paused'}: a rule applies to the object
 --           {'no_batch', reason for the hold}: the object is held without a batch
+--           {'no_ids', reason for the hold}: the ids of its batch are lost; a repair gives new ones
 --           {'other', id}: another event is first
 --           {'denied', command}
 --           {'wrong_type', key, its type}
@@ -49,8 +50,10 @@ local held_id = found[2] or ''
 local first, handouts, attempts, crashes = rare.tag.held_numbers(held_id)
 local held_why = rare.tag.held_why(held_id) or ''
 local event = redis_call('LINDEX', batch, -1)
-if not first or not ids.parse(first) or first == '0' or not event then
+if not event then
   return { 'no_batch', held_why }
+elseif not first or not ids.parse(first) or first == '0' then
+  return { 'no_ids', held_why }
 elseif expected ~= '' and expected ~= first then
   return { 'other', first }
 end

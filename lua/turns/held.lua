@@ -131,8 +131,15 @@ local function claim_due(slot, object)
   -- A held object without numbers must have no batch. If it has a batch, the object waits for an
   -- operator: a claim would pass over the batch, and the next hold would overwrite it.
   if redis_call('EXISTS', P .. object .. K.events_held) == 1 then
+    local key, why = P .. object .. K.events_held_id, first and rare.tag.held_why(held_id) or ''
+    if string.sub(why, 1, 12) ~= 'quarantine: ' then
+      why = rare.quarantine.why_of(object .. K.events_held_id) .. ' and tells no ids'
+    end
     redis_call('ZADD', P .. K.objects_held, 'inf', object)
-    rare.quarantine.note(object, rare.quarantine.why_of(object .. K.events_held_id) .. ' and tells no ids')
+    if redis_call('EXISTS', key) == 0 then
+      redis_call('SET', key, rare.tag.held_text('0', 0, 0, 0, why))
+    end
+    rare.quarantine.note(object, why)
     return 'dropped'
   end
   return owned(object, claims.claim(slot, object, owner, last, 'held'))

@@ -126,3 +126,19 @@ async fn a_printed_owner_is_the_one_that_is_freed() {
         assert!(code == 0 && freed.contains(&line), "{freed}");
     }
 }
+
+/// Story: a held batch had lost its ids. `held skip` told to release the object, and after a release the
+/// object was held again at once.
+#[tokio::test]
+async fn a_held_batch_without_ids_is_left_to_a_repair() {
+    let (redis, mut state) = Redis::start().with_clean_state().await;
+    state.add("DEL work:5:events.held.id").await;
+    for command in ["skip", "release"] {
+        let Output { status, stderr, .. } = redis.run(&["held", command, "work:5"]);
+        let told = String::from_utf8(stderr).expect("UTF-8");
+        let expected = "the batch of work:5 has lost its ids: nothing was done; \
+                        `seriatim repair` gives its events new ids";
+        assert!(told.contains(expected), "{command}: {told}");
+        assert_eq!(status.code(), Some(2), "{command}");
+    }
+}

@@ -217,7 +217,7 @@ async fn what_has_no_batch_is_not_skipped() {
             .run("SET", &[&keys.events_held_id("lost"), numbers])
             .await;
         let refused = control.skip(ADA, "lost", None).await.expect("an answer");
-        assert_matches!(refused, Skipped::NoBatch(_), "{numbers:?}: {refused:?}");
+        assert_matches!(refused, Skipped::NoIds(_), "{numbers:?}: {refused:?}");
     }
     assert_eq!(console.dead().await.len(), 0);
     // An object that is in no set of held objects is not held, even if its owner key is `held`.

@@ -154,6 +154,7 @@ async fn a_limit_is_set_and_removed() {
 async fn a_held_object_is_released() {
     let released = |why: &str| Released::Released(why.to_owned());
     let not_held = |owner: &str| Released::NotHeld(owner.to_owned());
+    let no_ids = |why: &str| Released::NoIds(why.to_owned());
     let scene = given("").await;
     for (keys, done, record) in [
         (
@@ -166,6 +167,26 @@ async fn a_held_object_is_released() {
             "ZADD objects.held 9 a; SET a:events.held.id odd",
             released(""),
             Some(" error "),
+        ),
+        (
+            "ZADD objects.held 9 a; LPUSH a:events.held 1; SET a:events.held.id '7 0 1 0 x'",
+            released("x"),
+            Some("7 error x"),
+        ),
+        (
+            "ZADD objects.held 9 a; LPUSH a:events.held 1; SET a:events.held.id '0 0 0 0 x'",
+            no_ids("x"),
+            None,
+        ),
+        (
+            "ZADD objects.held 9 a; LPUSH a:events.held 1",
+            no_ids(""),
+            None,
+        ),
+        (
+            "ZADD objects.held 9 a; LPUSH a:events.held 1; SET a:events.held.id odd",
+            no_ids(""),
+            None,
         ),
         ("SET a:event.worker w.0", not_held("w.0"), None),
         ("", not_held(""), None),

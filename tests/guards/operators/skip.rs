@@ -208,6 +208,7 @@ async fn a_key_of_a_wrong_type_is_named() {
 async fn an_object_that_cannot_skip_its_event_stays() {
     let not_held = |owner: &str| Skipped::NotHeld(owner.to_owned());
     let no_batch = |why: &str| Skipped::NoBatch(why.to_owned());
+    let no_ids = |why: &str| Skipped::NoIds(why.to_owned());
     let scene = given("").await;
     for (keys, reply) in [
         ("SET work:1:event.worker w.0", not_held("w.0")),
@@ -217,14 +218,14 @@ async fn an_object_that_cannot_skip_its_event_stays() {
         ("DEL work:1:events.held", no_batch("retry: down")),
         (
             "SET work:1:events.held.id '0 0 0 0 retry: down'",
-            no_batch("retry: down"),
+            no_ids("retry: down"),
         ),
         (
             "SET work:1:events.held.id '9007199254740992 0 0 0 x'",
-            no_batch("x"),
+            no_ids("x"),
         ),
-        ("SET work:1:events.held.id odd", no_batch("")),
-        ("DEL work:1:events.held.id", no_batch("")),
+        ("SET work:1:events.held.id odd", no_ids("")),
+        ("DEL work:1:events.held.id", no_ids("")),
         ("SET work:1:events.held.id '11 0 0 0 x'", Skipped::Other(11)),
         ("SET work:1:events.held.id '13 0 0 0 x'", Skipped::Other(13)),
     ] {

@@ -100,7 +100,7 @@ impl Reference {
 
     /// Returns the numbers of the held batch and the reason of the hold. Without a held batch the
     /// id is 0.
-    fn held_for(&mut self, object: &Name) -> Option<(Numbers, Bytes)> {
+    pub fn held_for(&mut self, object: &Name) -> Option<(Numbers, Bytes)> {
         let held_id = self.object(object).held_id.right()?.clone()?;
         let why = held_id.splitn(5, |byte| *byte == b' ').nth(4)?;
         let numbers =
@@ -122,6 +122,17 @@ impl Reference {
             .as_ref()
             .map(|(_, why)| why.clone())
             .unwrap_or_default();
+        let has_ids = held_for
+            .as_ref()
+            .is_some_and(|(numbers, _)| numbers.first > 0);
+        let has_batch = self
+            .object(object)
+            .held
+            .right()
+            .is_some_and(|batch| !batch.is_empty());
+        if has_batch && !has_ids {
+            return Reply::NoIds(String::from_utf8_lossy(&why).into_owned());
+        }
         let id = held_for.map_or(String::new(), |(numbers, _)| numbers.first.to_string());
         self.make_due(object);
         let error = Some(why.clone());
@@ -229,8 +240,10 @@ impl Reference {
             .held_for(object)
             .unwrap_or((Numbers::of(0), Bytes::new()));
         let mut batch = found.held.right().cloned().unwrap_or_default();
-        if numbers.first == 0 || batch.is_empty() {
+        if batch.is_empty() {
             return Reply::NoBatch(String::from_utf8_lossy(&why).into_owned());
+        } else if numbers.first == 0 {
+            return Reply::NoIds(String::from_utf8_lossy(&why).into_owned());
         } else if expected.is_some_and(|id| id != numbers.first) {
             return Reply::OtherHead(numbers.first);
         }

@@ -260,6 +260,18 @@ fn ruled(object: &str) -> anyhow::Error {
     Failure::with(Exit::Input, message)
 }
 
+fn without_ids(object: &str, why: &str) -> anyhow::Error {
+    let object = shown::shortened(object, usize::MAX);
+    let why = match why {
+        "" => String::new(),
+        why => format!(" ({})", shown::shortened(why, 2000)),
+    };
+    let message = format!(
+        "the batch of {object} has lost its ids{why}: nothing was done; `seriatim repair` gives its events new ids"
+    );
+    Failure::with(Exit::Input, message)
+}
+
 impl Release {
     async fn run(self, global: &Global) -> anyhow::Result<Exit> {
         let control = global.control().await?;
@@ -275,6 +287,7 @@ impl Release {
         {
             Released::NotHeld(owner) => Err(not_held(object, &owner)),
             Released::Paused => Err(ruled(object)),
+            Released::NoIds(why) => Err(without_ids(object, &why)),
             Released::Released(why) => {
                 let why = if why.is_empty() { "yield" } else { &why };
                 shown::print(&format!(
@@ -341,6 +354,7 @@ impl Skip {
             }
             Skipped::NotHeld(owner) => Err(not_held(&self.object, &owner)),
             Skipped::Paused => Err(ruled(&self.object)),
+            Skipped::NoIds(why) => Err(without_ids(&self.object, &why)),
             Skipped::Other(id) => Err(Failure::with(
                 Exit::Input,
                 format!("the first event has the id {id}: nothing was done; inspect it first"),

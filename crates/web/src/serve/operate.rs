@@ -88,6 +88,12 @@ fn ruled() -> Problem {
     conflict("a rule holds the object: nothing was done; lift the rule")
 }
 
+fn without_ids(why: &str) -> Problem {
+    conflict(format!(
+        "the batch of the object has lost its ids ({why}): nothing was done; `seriatim repair` gives its events new ids"
+    ))
+}
+
 /// `POST /v1/objects/{object}/release`.
 pub(super) async fn release(
     State(app): State<Arc<App>>,
@@ -106,6 +112,7 @@ pub(super) async fn release(
         Released::Released(why) => json(&serde_json::json!({ "released": true, "why": why })),
         Released::NotHeld(owner) => Err(not_held(&owner)),
         Released::Paused => Err(ruled()),
+        Released::NoIds(why) => Err(without_ids(&why)),
     }
 }
 
@@ -129,6 +136,7 @@ pub(super) async fn skip(
         }
         Skipped::NotHeld(owner) => Err(not_held(&owner)),
         Skipped::Paused => Err(ruled()),
+        Skipped::NoIds(why) => Err(without_ids(&why)),
         Skipped::Other(id) => Err(conflict(format!(
             "the first event has the id {id}: nothing was done"
         ))),

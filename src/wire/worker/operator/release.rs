@@ -17,6 +17,10 @@ pub enum Released {
     NotHeld(String),
     /// A rule holds the object. The object goes on when the rule is lifted.
     Paused,
+    /// The ids of the object's batch are lost, so no worker would take it. A
+    /// [repair](crate::control::Control::repair) gives its events new ones. The text is the reason for
+    /// which the object is held; empty if it is lost, too.
+    NoIds(String),
 }
 
 /// Makes a held object due at once. Caution: if the object was held again meanwhile, a repeated
@@ -34,6 +38,7 @@ pub async fn release(
         "released" => Ok(Released::Released(reply.lossy()?)),
         "not_held" => Ok(Released::NotHeld(reply.lossy()?)),
         "paused" => Ok(Released::Paused),
+        "no_ids" => Ok(Released::NoIds(reply.lossy()?)),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),
     }
 }

@@ -27,6 +27,9 @@ pub enum Skipped {
     /// The object is held without a batch. The text is the reason for which it is held; empty if it
     /// has only yielded its slot.
     NoBatch(String),
+    /// The ids of the object's batch are lost. A [repair](crate::control::Control::repair) gives its
+    /// events new ones. The text is the reason for which the object is held; empty if it is lost, too.
+    NoIds(String),
     /// The first event has another id than the call expected. The number is that other id.
     Other(u64),
 }
@@ -54,6 +57,7 @@ pub async fn skip(
         "not_held" => Ok(Skipped::NotHeld(reply.lossy()?)),
         "paused" => Ok(Skipped::Paused),
         "no_batch" => Ok(Skipped::NoBatch(reply.lossy()?)),
+        "no_ids" => Ok(Skipped::NoIds(reply.lossy()?)),
         "other" => Ok(Skipped::Other(reply.number()?)),
         word => Err(reply.wrong(format!("unknown status {word:?}"))),
     }

@@ -217,14 +217,22 @@ impl Call<'_> {
                 } else {
                     "a string"
                 };
-                let why = [
-                    b"quarantine: ",
-                    &name[..],
-                    b":events.held.id is ",
-                    kind.as_bytes(),
-                    b" and tells no ids",
-                ]
-                .concat();
+                let stored = self.state.held_for(&name).map(|(_, why)| why.to_vec());
+                let why = stored.filter(|why| why.starts_with(b"quarantine: "));
+                let why = why.unwrap_or_else(|| {
+                    [
+                        b"quarantine: ",
+                        &name[..],
+                        b":events.held.id is ",
+                        kind.as_bytes(),
+                        b" and tells no ids",
+                    ]
+                    .concat()
+                });
+                if object.held_id == Key::default() {
+                    let held_id = Numbers::of(0).held_id(&why);
+                    self.state.object(&name).held_id = Key::Right(Some(held_id));
+                }
                 self.state.due.insert(name.clone(), OPERATOR as i64);
                 self.tell_quarantined(&name, &why);
                 Got::Dropped

@@ -245,6 +245,8 @@ pub enum Reply {
     },
     /// Reason of the hold.
     NoBatch(String),
+    /// Reason of the hold.
+    NoIds(String),
     OtherHead(u64),
     /// A rule holds the object.
     Paused,

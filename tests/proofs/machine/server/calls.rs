@@ -167,6 +167,7 @@ impl Server {
                         Released::Released(why) => Reply::Released(why),
                         Released::NotHeld(owner) => Reply::NotHeld(owner),
                         Released::Paused => Reply::Paused,
+                        Released::NoIds(why) => Reply::NoIds(why),
                     })
             }
             Call::Skip(object, expected) => operator::skip(conn, keys, BY, object, *expected)
@@ -176,6 +177,7 @@ impl Server {
                     Skipped::NotHeld(owner) => Reply::NotHeld(owner),
                     Skipped::Paused => Reply::Paused,
                     Skipped::NoBatch(why) => Reply::NoBatch(why),
+                    Skipped::NoIds(why) => Reply::NoIds(why),
                     Skipped::Other(id) => Reply::OtherHead(id),
                 }),
             Call::CountInHand => self.count_in_hand().await.map(|_| Reply::Shared("counted")),

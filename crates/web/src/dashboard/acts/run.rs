@@ -129,6 +129,13 @@ fn not_held(owner: &str) -> String {
     }
 }
 
+fn without_ids(looks: &Looks, why: &str) -> String {
+    format!(
+        "the batch of the object has lost its ids ({}); `seriatim repair` gives its events new ids",
+        looks.reason(why)
+    )
+}
+
 async fn release(control: &Control, looks: &Looks, by: By<'_>, name: &Name) -> Done {
     match control
         .release(by, &name.bytes)
@@ -139,6 +146,7 @@ async fn release(control: &Control, looks: &Looks, by: By<'_>, name: &Name) -> D
         Released::Released(why) => Ok(format!("released; it was held: {}", looks.reason(&why))),
         Released::NotHeld(owner) => Err(not_held(&owner)),
         Released::Paused => Err("a rule holds the object; lift the rule".to_owned()),
+        Released::NoIds(why) => Err(without_ids(looks, &why)),
     }
 }
 
@@ -153,6 +161,7 @@ async fn skip(control: &Control, looks: &Looks, by: By<'_>, name: &Name, id: u64
         }
         Skipped::NotHeld(owner) => Err(not_held(&owner)),
         Skipped::Paused => Err("a rule holds the object; lift the rule".to_owned()),
+        Skipped::NoIds(why) => Err(without_ids(looks, &why)),
         Skipped::NoBatch(why) => Err(format!(
             "the object has no event in hand ({}); release it",
             looks.reason(&why)
