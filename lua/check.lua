@@ -98,6 +98,13 @@ local function registered(worker)
   return slots ~= nil and slot < slots
 end
 
+-- Returns whether the name of the worker has lost its registration, but has a lease.
+local function registers_again(worker)
+  local name = rare.worker.parse(worker)
+  local is_lost = shared(K.event_workers, 'none') or shared(K.event_workers, 'hash') and name and not redis_call('HGET', workers_key, name)
+  return name and is_lost and type_of(P .. K.WORKER .. name .. K.worker_lease) == 'string'
+end
+
 -- Returns whether the value is among the first or the last NAMES_MAX items of the list.
 local function list_has(key, value)
   return type_of(key) == 'list' and (redis_call('LPOS', key, value, 'RANK', -1, 'MAXLEN', NAMES_MAX) ~= false
@@ -169,7 +176,10 @@ local function check_owner(object, owner, in_held, in_paused)
   if in_held then find('I2', 'is in ', K.objects_held, ', but its owner is ', shown) end
   if in_paused then find('I2', 'is in ', K.objects_paused, ', but its owner is ', shown) end
   if not owner then return false end
-  if not registered(owner) then
+  if not registered(owner) and registers_again(owner) then
+    find('I2', 'its owner ', owner, ' is no slot of a name in ', K.event_workers, ', but a process with this name lives: its next renewal registers it again')
+    return false
+  elseif not registered(owner) then
     find('I2', 'its owner ', owner, ' is no slot of a name in ', K.event_workers, ': no process adopts it; if it is dead, `seriatim repair --dead-owner` frees its object')
     return false
   end

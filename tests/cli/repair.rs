@@ -142,3 +142,18 @@ async fn a_held_batch_without_ids_is_left_to_a_repair() {
         assert_eq!(status.code(), Some(2), "{command}");
     }
 }
+
+/// Story: `objects.held` was lost. `inspect` said that an object waits for an operator, while a repair
+/// made it due.
+#[tokio::test]
+async fn an_object_that_lost_its_place_waits_for_no_operator() {
+    let (redis, mut state) = Redis::start().with_clean_state().await;
+    for (given, shown) in [
+        ("ZADD objects.held inf work:5", "waiting for an operator"),
+        ("DEL objects.held", "waiting"),
+    ] {
+        state.add(given).await;
+        let (_, told) = seriatim(&redis, &["inspect", "work:5"]);
+        assert!(told.contains(&format!("state      {shown}\n")), "{told}");
+    }
+}

@@ -78,6 +78,8 @@ async fn what_is_wrong_with_an_object_is_told() {
         I2 object x: its owner b.0 is no slot of a name in event.workers: no process adopts it; if it is dead, `seriatim repair --dead-owner` frees its object
         > SET x:event.worker a.3
         I2 object x: its owner a.3 is no slot of a name in event.workers: no process adopts it; if it is dead, `seriatim repair --dead-owner` frees its object
+        > SET x:event.worker b.0; SET event.worker:b:lease '1 token'
+        I2 object x: its owner b.0 is no slot of a name in event.workers, but a process with this name lives: its next renewal registers it again
         > SET x:event.worker held
         I2 object x: is held, but is neither in objects.held nor in objects.paused: `seriatim repair` puts it back
         > SET x:event.worker held; ZADD objects.held 1 x; ZADD objects.paused 0 x

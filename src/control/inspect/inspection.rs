@@ -209,6 +209,9 @@ pub struct Inspection {
     /// Whether the held object is due at once, without a due time.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub at_once: bool,
+    /// Whether the held object waits until an operator releases it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub until_released: bool,
     /// Number of schedules of the object.
     pub schedules: u64,
     /// Schedules of the object, by due time. If the object has more than 100 schedules, only some

@@ -191,6 +191,7 @@ fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
             .filter(|_| matches!(standing, Standing::Marked | Standing::Held)),
         due_ms: fields.due().and_then(DueTime::ms),
         at_once: fields.due() == Some(DueTime::AtOnce),
+        until_released: fields.due() == Some(DueTime::Never),
         schedules: fields.number("schedules").unwrap_or(0),
         markers_before: fields.number("markers_before"),
         waits_ms: fields.waits_ms(),

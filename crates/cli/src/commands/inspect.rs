@@ -234,7 +234,9 @@ fn state(seen: &Inspection) -> String {
     match seen.due_ms {
         _ if state != EventState::Waiting => word.to_owned(),
         None if seen.at_once => format!("{word}, {what} now"),
-        None => format!("{word} for an operator"),
+        None if seen.until_released => format!("{word} for an operator"),
+        // Its place among the held objects is lost.
+        None => word.to_owned(),
         Some(due) if due <= seen.now_ms => format!("{word}, {what} now"),
         Some(due) => format!(
             "{word}, {what} at {} (in {})",
