@@ -165,7 +165,7 @@ impl<C: ConnectionLike> Walk<'_, C> {
     /// Returns the objects among `objects` that have a marker, or are in the list of a group or of a
     /// registered worker. Markers are read first, then the lists of groups, because objects move in
     /// this order. If new markers come faster than they can be read, the search proves nothing, and all objects are returned.
-    async fn search(
+    pub(super) async fn search(
         &mut self,
         objects: &HashMap<Vec<u8>, String>,
     ) -> Result<HashSet<Vec<u8>>, ControlError> {
@@ -186,7 +186,11 @@ impl<C: ConnectionLike> Walk<'_, C> {
                     .filter(|object| objects.contains_key(object)),
             );
         }
-        for group in self.groups().await? {
+        let mut groups = self.groups().await?;
+        // A dry run leaves groups as they are whose names a repair would let workers take.
+        let planned = self.mender.as_ref().map(|mender| &mender.groups);
+        groups.extend(planned.into_iter().flatten().cloned());
+        for group in groups {
             let mut from = 0;
             while let Some(page) = self.page_of_group(&group, from).await? {
                 from += page.len();

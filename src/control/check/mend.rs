@@ -2,7 +2,7 @@
 //! script `lua/operator/repair.lua` looks at the present state again before each step, so a repair
 //! needs no second look.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use redis::aio::ConnectionLike;
@@ -13,7 +13,7 @@ use super::super::{By, ControlError};
 use super::paced::Paced;
 use super::report::Subject;
 use super::script::{Finding, Kind, uncovered};
-use super::state::{SEEN_MAX, Walk};
+use super::state::{GROUPS_MAX, SEEN_MAX, Walk};
 use crate::keys::Keys;
 use crate::wire::operator::{self, REPAIR_PER_CALL_MAX, RepairCall};
 
@@ -26,6 +26,9 @@ const CALLS_MAX: usize = 1000 * REPAIR_PER_CALL_MAX;
 /// The kind of the step that raises the counter of ids.
 const IDS: &str = "ids";
 
+/// The kind of the step that lets workers take the names of a group again.
+const GROUP: &str = "group";
+
 /// The state of a repair.
 pub(super) struct Mender<'a> {
     by: By<'a>,
@@ -35,6 +38,8 @@ pub(super) struct Mender<'a> {
     seen: Dedup,
     /// Workers that the steps of objects put right. In a dry run they still look broken.
     solved: Dedup,
+    /// Groups that a dry run would let workers take names from. Their names cover objects.
+    pub(super) groups: Vec<Vec<u8>>,
     /// Workers that are no slot of a registered name. They are looked at when their objects are freed.
     strangers: Vec<(Kind, Vec<u8>)>,
     /// Subjects that could not be repaired yet; `None` at the last look.
@@ -113,6 +118,7 @@ pub(in crate::control) async fn run(
         steps_max: repair.steps_max,
         seen: Dedup::new(SEEN_MAX),
         solved: Dedup::new(SEEN_MAX),
+        groups: Vec::new(),
         strangers: Vec::new(),
         left: Some(Vec::new()),
         report: RepairReport {
@@ -141,7 +147,7 @@ pub(in crate::control) async fn run(
         .mender
         .as_mut()
         .map_or_else(Vec::new, Mender::take_left);
-    walk.mend(left, "searched").await?;
+    walk.mend_left(left).await?;
     walk.mender
         .map(|mender| mender.report)
         .ok_or_else(|| ControlError::reply("lua/operator/repair.lua", "no repair"))
@@ -174,6 +180,24 @@ impl<C: ConnectionLike> Walk<'_, C> {
             }
         }
         self.mend(broken, "unknown").await
+    }
+
+    /// Looks at subjects again that were left. An object that seemed uncovered may be in the list of a
+    /// group that was repaired later.
+    async fn mend_left(&mut self, left: Vec<(Kind, Vec<u8>)>) -> Result<(), ControlError> {
+        let of_objects = left.iter().filter(|(kind, _)| *kind == Kind::Object);
+        let objects: HashMap<_, _> = of_objects
+            .map(|(_, name)| (name.clone(), String::new()))
+            .collect();
+        let found = match objects.is_empty() {
+            true => HashSet::new(),
+            false => self.search(&objects).await?,
+        };
+        let is_found =
+            |(kind, name): &(Kind, Vec<u8>)| *kind == Kind::Object && found.contains(name);
+        let (covered, rest) = left.into_iter().partition(is_found);
+        self.mend(covered, "unknown").await?;
+        self.mend(rest, "searched").await
     }
 
     /// Puts these subjects right, in calls of bounded size.
@@ -226,7 +250,12 @@ impl<C: ConnectionLike> Walk<'_, C> {
                 ("again", _) => again.push((*kind, name.clone())),
                 ("left", Some(left)) if left.len() < LEFT_MAX => left.push((*kind, name.clone())),
                 ("left", _) => mender.leave(kind.subject(name), line.what),
-                _ => mender.add(kind.subject(name), line.word, line.what),
+                (word, _) => {
+                    if *kind == Kind::Group && word == GROUP && mender.groups.len() < GROUPS_MAX {
+                        mender.groups.push(name.clone());
+                    }
+                    mender.add(kind.subject(name), line.word, line.what);
+                }
             }
         }
         Ok(again)

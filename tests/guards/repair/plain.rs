@@ -42,6 +42,26 @@ async fn keys_of_other_programs_are_left_alone() {
     }
 }
 
+/// Story: `event.groups` was lost. A dry run told that each queue whose object is in the list of a group
+/// needs `--all-lists`, but the repair put all of them right without this option.
+#[tokio::test]
+async fn a_dry_run_knows_the_names_of_groups_that_it_would_repair() {
+    let scene = Scene::bare_under(Keys::new()).await;
+    let commands = "
+        LPUSH g:1:events 1; LPUSH g:2:events 1; LPUSH event.group:g:waiting g:1 g:2
+        LPUSH other:events 1
+    ";
+    for dry_run in [true, false] {
+        broken_by(&scene, commands).await;
+        let with = Repair { dry_run, ..doing() };
+        let expected = [
+            "group group g: has 2 names that are grouped: it is in event.groups again",
+            "left object other: other:events has 1 entries and no marker, but no other key shows that it is a queue of seriatim: --all-lists makes it one",
+        ];
+        assert_eq!(lines(&repair(&scene, &with).await), expected, "{dry_run}");
+    }
+}
+
 /// Objects of another namespace are left alone, also in the list of a dead slot.
 #[tokio::test]
 async fn objects_of_another_namespace_are_left_alone() {
