@@ -72,7 +72,7 @@ pub enum EmitError {
     /// again by itself. Look at the object (`seriatim inspect OBJECT`) before you emit again. If a
     /// duplicate event does no harm, emit again without a look.
     #[error(
-        "the outcome of an emit for {} is unknown, it may or may not have taken effect: {}; look before emitting it again",
+        "it is unknown whether the call for {} has taken effect: {}; look before you repeat it",
         shown(.object), describe(.source)
     )]
     Unknown {
@@ -132,7 +132,7 @@ pub enum EmitError {
     },
     /// The memory of Redis has reached `maxmemory`. Nothing was applied.
     #[error(
-        "Redis is out of memory, the emit for {} was not applied: raise maxmemory, or wait until the workers have drained the queues",
+        "Redis is out of memory, the call for {} was not applied: raise maxmemory, or wait until the workers have drained the queues",
         shown(.object)
     )]
     OutOfMemory {
@@ -150,7 +150,7 @@ pub enum EmitError {
     ///   Workers remove this due time when it has come. If `key` is `events.scheduled`, the event
     ///   is stored, but has no due time.
     #[error(
-        "{} has a wrong type, so an emit for {} took effect only in part; see what else writes that key, and remove it",
+        "{} has a wrong type, so the call for {} took effect only in part; see what else writes that key, and remove it",
         escape::name(.key), shown(.object)
     )]
     WrongType {
@@ -162,7 +162,7 @@ pub enum EmitError {
     /// Redis refused the emit, and nothing was applied. The server is a replica; is loading; has
     /// lost its master, its disk or its replicas; wants another user or password; or keeps the keys
     /// on another node.
-    #[error("Redis refused the emit for {}, nothing was applied: {}", shown(.object), describe(.source))]
+    #[error("Redis refused the call for {}, nothing was applied: {}", shown(.object), describe(.source))]
     Refused {
         /// The object.
         object: ObjectName,
@@ -272,27 +272,60 @@ impl Failed {
     }
 }
 
-/// Reads the reply to `MULTI`, `commands` commands and `EXEC`. Returns the result of each command,
-/// or the failure of the whole transaction.
+/// Reads the replies to `MULTI`, to `commands` commands and to `EXEC`. Returns the result of each
+/// command, or the failure of the whole transaction.
+///
+/// The client would skip the replies before that of `EXEC`. But it counts a refused `MULTI` with an
+/// index below zero, and panics in a debug build. So all replies are read here.
 pub(super) fn read_answer(
     answer: RedisResult<Vec<Value>>,
     commands: usize,
 ) -> Result<Vec<Value>, Failed> {
-    match answer.map(|mut values| (values.pop(), values.is_empty())) {
-        Ok((Some(Value::Array(results)), true)) if results.len() == commands => Ok(results),
+    let mut replies = answer.map_err(|error| failed(error, commands))?;
+    let executed = replies.pop();
+    let refusals = refusals(&replies);
+    match (executed, refusals.first()) {
+        (executed, _) if replies.len() != commands + 1 => Err(match executed {
+            // A connection of the caller may return one error in place of all replies.
+            Some(Value::ServerError(error)) if replies.is_empty() => not_run(error),
+            _ => unreadable(),
+        }),
+        // Without MULTI, each command that Redis did not refuse ran at once, by itself.
+        (_, Some((0, error))) if refusals.len() <= commands => {
+            Err(Failed::Unknown(error.clone().into()))
+        }
+        (Some(Value::ServerError(_)), Some((_, first))) => {
+            let memory = refusals.iter().find(|(_, error)| out_of_memory(error));
+            Err(refused(memory.map_or(first, |(_, error)| error)))
+        }
+        (Some(Value::ServerError(error)), None) => Err(not_run(error)),
+        (Some(Value::Array(results)), None) if results.len() == commands => Ok(results),
         // EXEC returns nil if a key watched on this connection has changed. Only a connection that
         // the caller provides can have a WATCH.
-        Ok((Some(Value::Nil), true)) => Err(Failed::Refused(RedisError::from((
+        (Some(Value::Nil), None) => Err(Failed::Refused(RedisError::from((
             ErrorKind::Client,
             "a key watched on this connection has changed",
         )))),
-        Ok((Some(Value::ServerError(error)), true)) => Err(not_run(error)),
-        Ok(_) => Err(Failed::Unknown(RedisError::from((
-            ErrorKind::UnexpectedReturnType,
-            "the reply is not that of a transaction",
-        )))),
-        Err(error) => Err(failed(error, commands)),
+        _ => Err(unreadable()),
     }
+}
+
+/// Returns the errors among replies, by their index.
+fn refusals(replies: &[Value]) -> Vec<(usize, ServerError)> {
+    let errors = replies.iter().enumerate();
+    errors
+        .filter_map(|(at, reply)| match reply {
+            Value::ServerError(error) => Some((at, error.clone())),
+            _ => None,
+        })
+        .collect()
+}
+
+fn unreadable() -> Failed {
+    Failed::Unknown(RedisError::from((
+        ErrorKind::UnexpectedReturnType,
+        "the reply is not that of a transaction",
+    )))
 }
 
 /// Returns the error of an emit whose transaction ran, except that this command failed.
@@ -342,15 +375,22 @@ pub(super) fn failures_of_commands(error: &RedisError) -> Option<Arc<[(usize, Se
 }
 
 /// Returns the refused commands of a discarded transaction that has `pushes` pushes and one push of
-/// markers. None if Redis refused MULTI or the push of markers, or if the error is of another kind.
-/// In these cases the error concerns all emits of the transaction.
+/// markers, by their index among the pushes. `answer` has the replies to `MULTI`, to the commands and
+/// to `EXEC`. Empty if Redis refused MULTI or the push of markers, or if the transaction failed in
+/// another way. In these cases the error concerns all emits of the transaction.
 pub(super) fn refused_commands(
-    error: &RedisError,
+    answer: &RedisResult<Vec<Value>>,
     pushes: usize,
-) -> Option<Arc<[(usize, ServerError)]>> {
-    let errors = error.clone().into_server_errors()?;
-    let (_, first) = errors.first()?;
-    (was_discarded(error, first) && errors.iter().all(|(at, _)| *at < pushes)).then_some(errors)
+) -> Vec<(usize, ServerError)> {
+    let Ok([replies @ .., Value::ServerError(_)]) = answer.as_deref() else {
+        return Vec::new();
+    };
+    let refusals = refusals(replies);
+    if replies.len() != pushes + 2 || refusals.iter().any(|(at, _)| !(1..=pushes).contains(at)) {
+        return Vec::new();
+    }
+    let refusals = refusals.into_iter();
+    refusals.map(|(at, error)| (at - 1, error)).collect()
 }
 
 /// Returns the failure of an emit whose command was refused while Redis queued the transaction.
@@ -464,7 +504,9 @@ mod tests {
         #[case] line: &str,
         #[case] what: &str,
     ) {
-        let as_value = read_answer(Ok(vec![Value::ServerError(server_error(line))]), 2);
+        let queued = || Value::SimpleString("QUEUED".to_owned());
+        let executed = Value::ServerError(server_error(line));
+        let as_value = read_answer(Ok(vec![Value::Okay, queued(), queued(), executed]), 2);
         let as_error = read_answer(Err(server_error(line).into()), 2);
         for answer in [as_value, as_error] {
             let found = match answer {
@@ -522,5 +564,32 @@ mod tests {
             2
         ));
         assert!(!multi_failed(&[denied(0)], 2));
+    }
+
+    /// Returns the word for the failure of a transaction of two commands with these replies.
+    fn failure(replies: [&str; 4]) -> &'static str {
+        let replies = replies.map(|reply| match reply {
+            "" => Value::Okay,
+            error => Value::ServerError(server_error(error)),
+        });
+        match read_answer(Ok(replies.to_vec()), 2) {
+            Err(Failed::Refused(_)) => "refused",
+            Err(Failed::OutOfMemory) => "memory",
+            Err(Failed::Unknown(_)) => "unknown",
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_refusal_among_the_replies_shows_what_ran() {
+        let (no, alone) = ("NOPERM no", "ERR EXEC without MULTI");
+        let (oom, aborted) = ("OOM full", "EXECABORT discarded");
+        assert_eq!(failure([no, "", "", alone]), "unknown");
+        assert_eq!(failure([no, no, "", alone]), "unknown");
+        assert_eq!(failure([no, no, no, no]), "refused");
+        assert_eq!(failure(["", "", no, aborted]), "refused");
+        assert_eq!(failure(["", no, oom, aborted]), "memory");
+        assert_eq!(failure(["", "", "", no]), "refused");
+        assert_eq!(failure(["", "", "", ""]), "unknown");
     }
 }

@@ -196,11 +196,8 @@ async fn send(mut connection: Connection, mut group: Vec<Queued>) {
         }
         pipe.add_command(mark);
         let (answer, waited) = connection.wire.transact(&pipe).await;
-        let Some(errors) = answer
-            .as_ref()
-            .err()
-            .and_then(|error| refused_commands(error, group.len()))
-        else {
+        let errors = refused_commands(&answer, group.len());
+        if errors.is_empty() {
             let answer =
                 read_answer(answer, pipe.len()).and_then(|results| waited.map(|()| results));
             if let Err(Failed::Unknown(_)) = &answer {
@@ -209,7 +206,7 @@ async fn send(mut connection: Connection, mut group: Vec<Queued>) {
                 connection.gone.store(true, Ordering::Release);
             }
             return tell_all(group, answer);
-        };
+        }
         let mut rest = Vec::with_capacity(group.len());
         for (at, (mut emit, push)) in group.into_iter().zip(pipe.cmd_iter()).enumerate() {
             match errors.iter().find(|(refused_at, _)| *refused_at == at) {

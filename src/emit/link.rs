@@ -3,6 +3,7 @@
 //!
 //! All calls share the emitter's own connection: each call uses a clone of it, so any number of
 //! emits can be in flight at once. Single emits at the same time share transactions (see `group`).
+//! Before its first transaction, each connection shows whether the user may send transactions.
 //! A call reconnects only if it has not sent anything yet. No command is sent twice, unless an emit
 //! has an idempotency key. If an attempt to connect fails, all calls that waited for this attempt
 //! get its error. So if Redis is down, each call waits for one connection timeout, not for one
@@ -12,13 +13,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join;
 use redis::aio::ConnectionLike;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisError, RedisResult, Value};
+use tokio::sync::OnceCell;
 
 use super::draft::Draft;
-use super::error::{EmitError, Failed, read_answer};
+use super::error::{EmitError, Failed, failed, read_answer};
 use super::group::{self, Gate};
-use super::wire::Wire;
+use super::wire::{Wire, all_replies, refusal_of_transactions};
 use crate::connection::{Route, RouteError, Server, Wait, must_accept_writes};
 
 /// Number of bytes that may collect before they are written to the socket. It is enough for many
@@ -28,7 +31,11 @@ const WRITE_BYTES: usize = 64 * 1024;
 /// The connection over which transactions are sent.
 pub(super) enum Link {
     Own(Box<Own>),
-    Given(Mutex<Box<dyn Given>>),
+    Given {
+        connection: Mutex<Box<dyn Given>>,
+        /// Set when the user may send transactions.
+        examined: OnceCell<()>,
+    },
 }
 
 /// A connection that the caller provides, as a trait object that can be cloned.
@@ -43,6 +50,14 @@ impl<C: ConnectionLike + Clone + Send + 'static> Given for C {
 }
 
 impl Link {
+    /// Returns a link over a connection that the caller provides.
+    pub(super) fn given(connection: impl ConnectionLike + Clone + Send + 'static) -> Self {
+        Self::Given {
+            connection: Mutex::new(Box::new(connection)),
+            examined: OnceCell::new(),
+        }
+    }
+
     /// Sends one emit once, and returns the result of each of its commands. Over the emitter's own
     /// connection, the emit may share a transaction with others.
     pub(super) async fn emit(
@@ -53,10 +68,7 @@ impl Link {
         if let Self::Own(own) = self
             && group::may_join(&draft)
         {
-            let live = own.live().await.map_err(|source| Failed::Connect {
-                redis: own.address(),
-                source,
-            })?;
+            let live = own.ready().await?;
             let (_under_way, is_alone) = live.gate.enter();
             if !is_alone {
                 match live.gate.emit(draft, Arc::clone(markers_key)).await {
@@ -76,23 +88,30 @@ impl Link {
     pub(super) async fn transact(&self, pipe: &Pipeline) -> Result<Vec<Value>, Failed> {
         match self {
             Self::Own(own) => {
-                let mut live = own.live().await.map_err(|source| Failed::Connect {
-                    redis: own.address(),
-                    source,
-                })?;
+                let mut live = own.ready().await?;
                 let (answer, waited) = live.wire.transact(pipe).await;
                 let answer =
                     read_answer(answer, pipe.len()).and_then(|results| waited.map(|()| results));
                 own.forget_if_spoilt(&live, &answer);
                 answer
             }
-            Self::Given(given) => {
-                let mut given = lock(given).another();
-                // Offset and count select the reply to EXEC, as in `Wire::transact`.
-                read_answer(
-                    given.req_packed_commands(pipe, pipe.len() + 1, 1).await,
-                    pipe.len(),
-                )
+            Self::Given {
+                connection,
+                examined,
+            } => {
+                let mut given = lock(connection).another();
+                examined
+                    .get_or_try_init(async || {
+                        let examined = refusal_of_transactions(&mut *given).await;
+                        match examined.map_err(|error| failed(error, 0))? {
+                            Some(refusal) => Err(Failed::Refused(refusal)),
+                            None => Ok(()),
+                        }
+                    })
+                    .await?;
+                let (offset, count) = all_replies(pipe);
+                let answer = given.req_packed_commands(pipe, offset, count).await;
+                read_answer(answer, pipe.len())
             }
         }
     }
@@ -101,8 +120,8 @@ impl Link {
     pub(super) async fn ask(&self, cmd: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Own(own) => own.live().await?.wire.ask(cmd).await,
-            Self::Given(given) => {
-                let mut given = lock(given).another();
+            Self::Given { connection, .. } => {
+                let mut given = lock(connection).another();
                 given.req_packed_command(cmd).await
             }
         }
@@ -111,7 +130,7 @@ impl Link {
     pub(super) fn is_connected(&self) -> bool {
         match self {
             Self::Own(own) => own.usable().is_some(),
-            Self::Given(_) => true,
+            Self::Given { .. } => true,
         }
     }
 }
@@ -134,6 +153,8 @@ pub(super) struct Own {
 struct Live {
     wire: Wire,
     gate: Gate,
+    /// The refusal of transactions, if the user lacks the right to send them.
+    refusal: Option<RedisError>,
     /// Set when a call has shown that the connection is unusable.
     gone: Arc<AtomicBool>,
 }
@@ -185,6 +206,21 @@ impl Own {
             .cloned()
     }
 
+    /// Returns the connection for a transaction.
+    async fn ready(&self) -> Result<Live, Failed> {
+        let live = self.live().await.map_err(|source| Failed::Connect {
+            redis: self.address(),
+            source,
+        })?;
+        let Some(refusal) = live.refusal.clone() else {
+            return Ok(live);
+        };
+        // The next call makes a new connection, because the user may have got the right by then.
+        let refused: Result<Live, Failed> = Err(Failed::Refused(refusal));
+        self.forget_if_spoilt(&live, &refused);
+        refused
+    }
+
     /// Returns the connection. Makes a new one if there is none, or if the last one is gone.
     async fn live(&self) -> RedisResult<Live> {
         if let Some(live) = self.usable() {
@@ -223,18 +259,31 @@ impl Own {
             .route
             .open(config, self.connection_timeout, self.response_timeout)
             .await?;
-        must_accept_writes(&mut connection, &self.route.address(), self.route.scheme()).await?;
+        let mut examined = connection.clone();
+        let address = self.route.address();
+        let (accepted, refusal) = join(
+            must_accept_writes(&mut connection, &address, self.route.scheme()),
+            refusal_of_transactions(&mut examined),
+        )
+        .await;
+        accepted?;
+        let refusal = refusal?;
         if let Some(wait) = &self.wait {
             wait.check(&mut connection).await?;
         }
         let wire = Wire::new(connection, self.wait);
         let gate = Gate::open(wire.clone(), Arc::clone(&gone), self.wait.is_some());
-        Ok(Live { wire, gate, gone })
+        Ok(Live {
+            wire,
+            gate,
+            refusal,
+            gone,
+        })
     }
 
     /// Drops a connection if this reply shows that it is unusable. Calls that still wait for
     /// replies keep their clones of the connection.
-    fn forget_if_spoilt(&self, spoilt: &Live, answer: &Result<Vec<Value>, Failed>) {
+    fn forget_if_spoilt<T>(&self, spoilt: &Live, answer: &Result<T, Failed>) {
         if !answer.as_ref().is_err_and(Failed::spoils_connection) {
             return;
         }
@@ -259,7 +308,7 @@ impl std::fmt::Debug for Link {
         match self {
             // The settings are not printed with Debug, because they contain the password.
             Self::Own(own) => write!(f, "Own({})", own.address()),
-            Self::Given(_) => f.write_str("Given"),
+            Self::Given { .. } => f.write_str("Given"),
         }
     }
 }

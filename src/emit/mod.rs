@@ -32,7 +32,7 @@ mod schedule;
 mod wire;
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::ConnectionLike;
@@ -242,6 +242,9 @@ impl Emitter {
     /// `ConnectionManager`, or any other type whose clones share one connection. The emitter clones
     /// it once per call.
     ///
+    /// Before the first transaction, the emitter sends an `EXEC` and an empty transaction. They show
+    /// whether the user may send transactions. An earlier `WATCH` on this connection ends with them.
+    ///
     /// The caller sets the timeouts of the connection, and reconnects it. By default a
     /// `MultiplexedConnection` waits 500 ms for a reply. A client that repeats commands by itself
     /// breaks the promise that no emit is sent twice; for a cluster client, set its retries to 0.
@@ -249,7 +252,7 @@ impl Emitter {
     where
         C: ConnectionLike + Clone + Send + 'static,
     {
-        Self::over(Link::Given(Mutex::new(Box::new(connection))))
+        Self::over(Link::given(connection))
     }
 
     fn over(link: Link) -> Self {

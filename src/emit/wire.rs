@@ -2,8 +2,8 @@
 //! the wait.
 
 use futures_util::future::join;
-use redis::aio::ConnectionLike as _;
-use redis::{Cmd, Pipeline, RedisResult, Value};
+use redis::aio::ConnectionLike;
+use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 
 use super::error::Failed;
 use crate::connection::{PatientConnection, Wait};
@@ -33,15 +33,14 @@ impl Wire {
         self.connection.req_packed_command(cmd).await
     }
 
-    /// Sends an atomic pipeline once, and returns the reply to its `EXEC`. The second result is the
-    /// outcome of the wait for replicas. Ignore the second result if the transaction failed.
+    /// Sends an atomic pipeline once, and returns the replies to `MULTI`, to each command and to
+    /// `EXEC`. The second result is the outcome of the wait for replicas. Ignore the second result if
+    /// the transaction failed.
     pub(super) async fn transact(
         &mut self,
         pipe: &Pipeline,
     ) -> (RedisResult<Vec<Value>>, Result<(), Failed>) {
-        // Offset and count skip the replies to MULTI and to the queued commands (OK, QUEUED) and
-        // select the reply to EXEC.
-        let (offset, count) = (pipe.len() + 1, 1);
+        let (offset, count) = all_replies(pipe);
         let Some(wait) = self.wait else {
             return (
                 self.connection
@@ -65,4 +64,37 @@ impl Wire {
         };
         (reply, waited)
     }
+}
+
+/// Returns offset and count that select all replies to an atomic pipeline: those to MULTI and to the
+/// queued commands (OK, QUEUED), and the reply to EXEC.
+pub(super) fn all_replies(pipe: &Pipeline) -> (usize, usize) {
+    (0, pipe.len() + 2)
+}
+
+/// Examines whether the user may send transactions. Returns the refusal if the user lacks the right
+/// to `EXEC` or `MULTI`. Without the right to `MULTI`, the commands of an emit would run one by one.
+/// Without the right to `EXEC`, a transaction would never end, so `MULTI` is sent only after `EXEC`
+/// alone has shown this right.
+///
+/// # Errors
+/// There is no reply, or the server does not know a command.
+pub(super) async fn refusal_of_transactions(
+    connection: &mut (impl ConnectionLike + ?Sized),
+) -> RedisResult<Option<RedisError>> {
+    for commands in [&["EXEC"][..], &["MULTI", "EXEC"]] {
+        let mut pipe = redis::pipe();
+        for command in commands {
+            pipe.cmd(command);
+        }
+        let replies = connection.req_packed_commands(&pipe, 0, pipe.len()).await?;
+        let first = replies.into_iter().next().map(Value::extract_error);
+        match first.unwrap_or(Ok(Value::Nil)) {
+            Err(error) if error.code() == Some("NOPERM") => return Ok(Some(error)),
+            // Outside of a transaction, EXEC is an error.
+            Err(error) if commands.len() > 1 => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(None)
 }

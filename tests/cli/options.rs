@@ -543,6 +543,33 @@ async fn the_permissions_in_the_document_are_enough() {
     assert!(stop.success() && worker.wait().expect("it ends").success());
 }
 
+/// Story: as the documented operator, who may push but has no right to MULTI, `emit` queued the event
+/// outside of a transaction, and `schedule cancel` told of an emit. A debug build panicked.
+#[tokio::test]
+async fn an_operator_who_may_not_emit_is_told_the_missing_right() {
+    let redis = Redis::own(&[]);
+    redis.set_documented_user("operator", "operator").await;
+    let url = format!("{}?user=operator&pass=PASSWORD", redis.url());
+    let namespace = ["--namespace", redis.namespace()];
+    for command in [
+        &["emit", "x", "1"][..],
+        &["emit", "x", "1", "--in", "1h"],
+        &["schedule", "add", "x", "1", "--in", "1h", "--key", "k"],
+        &["schedule", "cancel", "x", "k"],
+    ] {
+        let message = stderr(&run(&url, &[&namespace[..], command].concat()), 3);
+        assert!(
+            message.contains("nothing was applied: NOPERM")
+                && message.contains("the user lacks +multi")
+                && !message.contains("emit"),
+            "{command:?}: {message}"
+        );
+    }
+    let keys: Vec<String> = redis.console().await.run(&["KEYS", "*"]).await;
+    // The console of the tests sets the counter.
+    assert_eq!(keys, [redis.keys().next_event_id()]);
+}
+
 /// Story: with `SERIATIM_NAMESPCE=shop` a command read the keys without a namespace, without a word.
 #[test]
 fn a_misspelled_variable_is_named_with_the_one_that_was_meant() {

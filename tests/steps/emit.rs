@@ -462,6 +462,88 @@ async fn a_user_without_the_right_is_refused_and_no_error_shows_a_password() {
     }
 }
 
+/// Returns the rules of a user who may run every command but this one.
+fn all_but(command: &str) -> String {
+    format!("reset on >PASSWORD ~* +@all -{command}")
+}
+
+/// Story: for a user who may push but has no right to MULTI, Redis refused MULTI and ran the pushes
+/// one by one. In a debug build the client panicked. Without the right to EXEC, the connection stayed
+/// in a transaction without end.
+#[tokio::test]
+async fn a_user_who_may_push_but_not_send_transactions_emits_nothing() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    let url = format!("{}?user=eve&pass=PASSWORD", redis.url());
+    for command in ["multi", "exec"] {
+        redis.set_user("eve", &all_but(command)).await;
+        let own = Emitter::connect(url.clone()).await.expect("Redis answers");
+        let given = Emitter::new(redis.connect_as("eve").await);
+        for em in [own, given] {
+            let em = em.with_keys(redis.keys().clone());
+            let (a, b) = tokio::join!(em.emit("a", Json::new("1")), em.emit("b", Json::new("2")));
+            let events = [("a", Json::new("1")), ("b", Json::new("2"))];
+            let many = em.emit_many(events).await.expect_err("no right");
+            let many = many.failed.into_iter().next().expect("an object");
+            let mut errors = vec![
+                a.expect_err("no right"),
+                b.expect_err("no right"),
+                many.error,
+                em.event("a", Json::new("1"))
+                    .idempotency_key("k")
+                    .send()
+                    .await
+                    .expect_err("no right"),
+            ];
+            let schedule = em.schedule("a", Json::new("1")).after(Duration::ZERO);
+            errors.push(schedule.send().await.expect_err("no right"));
+            errors.push(em.cancel("a", "k").await.expect_err("no right"));
+            for error in errors {
+                assert!(
+                    matches!(error, EmitError::Refused { .. })
+                        && error.to_string().contains(&format!("'{command}'")),
+                    "without {command}: {error}"
+                );
+            }
+            let keys: Vec<String> = console.run(&["KEYS", "*"]).await;
+            // The console of the tests sets the counter.
+            let is_counter = |key: &String| *key == redis.keys().next_event_id();
+            assert!(keys.iter().all(is_counter), "without {command}: {keys:?}");
+
+            redis.set_user("eve", "+@all").await;
+            em.emit("a", Json::new("1"))
+                .await
+                .expect("it has the right");
+            assert_eq!(console.queue("a").await, ["1"]);
+            console.run::<()>(&["FLUSHALL"]).await;
+            redis.set_user("eve", &all_but(command)).await;
+        }
+    }
+}
+
+/// A user loses the right to MULTI while an emitter is connected. The outcome of the emit is unknown,
+/// because its commands ran one by one. All later emits are refused.
+#[tokio::test]
+async fn after_the_loss_of_the_right_to_multi_one_outcome_is_unknown() {
+    let redis = Redis::own(&[]);
+    redis.set_user("eve", "on >PASSWORD ~* +@all").await;
+    let url = format!("{}?user=eve&pass=PASSWORD", redis.url());
+    let em = Emitter::connect(url).await.expect("Redis answers");
+    let em = em.with_keys(redis.keys().clone());
+    em.emit("a", Json::new("1")).await.expect("emitted");
+    redis.set_user("eve", "-multi").await;
+    let error = em.emit("a", Json::new("2")).await.expect_err("no right");
+    assert!(
+        error.is_unknown() && error.to_string().contains("'multi'"),
+        "{error}"
+    );
+    for _ in 0..2 {
+        let error = em.emit("a", Json::new("3")).await.expect_err("no right");
+        assert_matches!(error, EmitError::Refused { .. });
+    }
+    assert_eq!(redis.console().await.queue("a").await, ["1", "2"]);
+}
+
 /// An emit that times out may still take effect, so its outcome is unknown.
 #[tokio::test]
 async fn an_emit_without_an_answer_is_unknown_and_is_not_sent_again() {

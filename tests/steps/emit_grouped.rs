@@ -190,7 +190,7 @@ async fn a_refused_emit_does_not_fail_the_others() {
                 assert!(
                     error
                         .to_string()
-                        .contains(&format!("the emit for {object},")),
+                        .contains(&format!("the call for {object},")),
                     "{error}"
                 );
             }
