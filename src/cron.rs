@@ -320,6 +320,7 @@ mod tests {
             "@every 0s",
             "@every 999ms",
             "@every 1mo",
+            "@every 30M",
             "@every 200y",
             "@every -1h",
             "@every 1",

@@ -91,6 +91,13 @@ async fn due_times_have_one_bound() {
         refused(&command, words);
         refused_by_http(&http, words);
     }
+    // Story: `10M` was read as ten months.
+    let minutes = "write 30m for minutes";
+    refused(&add(&["--in", "10M"]), minutes);
+    refused(
+        &run(&redis, &["emit", "a", "1", "--in", "1h 10M"], ""),
+        minutes,
+    );
     refused(&add(&["--in", "8000y"]), FAR);
     refused(&run(&redis, &["emit", "a", "1", "--in", "8000y"], ""), FAR);
     refused_by_http(

@@ -2,8 +2,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Parses a duration: 250ms, 5s, 1m 30s.
+/// Parses a duration: 250ms, 5s, 1m 30s. Refuses `M`, which stands for months in the library that
+/// parses durations: who writes 30M probably means minutes.
 pub fn time(text: &str) -> Result<Duration, String> {
+    let mut units = text.split(|c: char| !c.is_alphabetic());
+    if units.any(|unit| unit == "M") {
+        return Err("M is no unit of time; write 30m for minutes, 30d for days".to_owned());
+    }
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 250ms, 5s or 1m"))
 }
 
@@ -131,6 +136,29 @@ mod tests {
             "0x10",
         ] {
             assert!(instant(text).is_err(), "{text}");
+        }
+    }
+
+    /// Story: `pause --for 30M` paused for 30 months.
+    #[test]
+    fn a_capital_m_is_no_unit_of_time() {
+        for (text, seconds) in [
+            ("250ms", 0.25),
+            ("30m", 1800.0),
+            ("1h30m", 5400.0),
+            ("1m 30s", 90.0),
+            ("2days", 172_800.0),
+            ("10years", 315_576_000.0),
+        ] {
+            let found = time(text).map(|time| time.as_secs_f64());
+            assert_eq!(found, Ok(seconds), "{text}");
+        }
+        for text in ["30M", "1h 30M", "1M30s", "1M 2d"] {
+            let error = time(text).expect_err("it has an M");
+            assert!(error.contains("30m for minutes"), "{text}: {error}");
+        }
+        for text in ["", "5", "5x", "30MS", "1H"] {
+            assert!(time(text).is_err(), "{text}");
         }
     }
 

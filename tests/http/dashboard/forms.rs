@@ -231,7 +231,7 @@ type Refusal = (
     &'static [&'static str],
 );
 
-const REFUSALS: [Refusal; 9] = [
+const REFUSALS: [Refusal; 10] = [
     (
         &[
             ("act", "pause"),
@@ -311,6 +311,17 @@ const REFUSALS: [Refusal; 9] = [
         ],
         "the selector: ",
         &["value=\"work *\"", "value=\"1h\"", "value=\"typed\""],
+    ),
+    (
+        &[
+            ("act", "block"),
+            ("selector", "work:*"),
+            ("for", "30M"),
+            ("reason", "typed"),
+            ("back", "/rules"),
+        ],
+        "write 30m for minutes",
+        &["value=\"work:*\"", "value=\"30M\"", "value=\"typed\""],
     ),
     (
         &[

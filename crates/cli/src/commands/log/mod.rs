@@ -68,12 +68,12 @@ enum Begin {
 }
 
 fn begin(text: &str) -> Result<Begin, String> {
-    if let Ok(ago) = humantime::parse_duration(text) {
+    if let Ok(ago) = units::time(text) {
         return Ok(Begin::Ago(ago));
     }
     units::instant(text)
         .map(Begin::At)
-        .map_err(|why| format!("{why}, or an age such as 15m or 2h"))
+        .map_err(|why| format!("{why}, or an age such as 15m or 2h (M is no unit of time)"))
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
