@@ -73,20 +73,19 @@ pub enum SelectorError {
         "{0:?} has too many colons: the prefix of a rule ends at one of the first {COLONS_MAX} colons of a name"
     )]
     Colons(String),
-    /// The text has a star that is neither the whole text nor the end of it after a colon.
+    /// The text has a star that is neither the whole text nor the end of it after a colon. A rule for
+    /// the object of this very name needs [`Selector::exact`].
     #[error(
-        "{0:?} has a star elsewhere than at the end behind a colon, and would be the name of one object; write `*` for all, a prefix as in work:*, or --exact \
-         for an object of this very name (Selector::exact)"
+        "{0:?} has a star elsewhere than at the end behind a colon; write `*` for all objects, or a prefix as in work:*"
     )]
     Star(String),
-    /// A blank at the beginning or the end.
-    #[error(
-        "{0:?} begins or ends with a blank; leave it out, or write --exact for an object of this very name (Selector::exact)"
-    )]
+    /// A blank at the beginning or the end. A rule for the object of this very name needs
+    /// [`Selector::exact`].
+    #[error("{0:?} begins or ends with a blank; leave it out")]
     Blank(String),
     /// The text should name one object, but it selects many objects.
     #[error(
-        "{0:?} is the selector of many objects: the object of this very name cannot be meant alone; leave --exact out (Selector::from_str)"
+        "{0:?} is the selector of many objects: the object of this very name cannot be meant alone"
     )]
     Many(String),
 }

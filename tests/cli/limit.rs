@@ -46,6 +46,20 @@ fn limits_are_set_listed_obeyed_and_removed() {
             .refuses("limit set work:1 --queued 2")
             .contains("cannot have this limit")
     );
+    // Story: this advised --exact, which the command does not have.
+    for command in ["limit set", "share set"] {
+        let refused = redis.refuses(&format!(
+            "{command} a* --{}",
+            match command {
+                "limit set" => "queued 2",
+                _ => "weight 2",
+            }
+        ));
+        assert!(
+            refused.contains("a prefix as in work:*") && !refused.contains("--exact"),
+            "{command}: {refused}"
+        );
+    }
     assert!(
         redis
             .refuses("limit set work:* --queued 0")

@@ -130,7 +130,7 @@ async fn the_commands_say_what_is_wrong() {
         // These selectors were once read as names of objects, and paused no object.
         (
             "pause work*",
-            "write `*` for all, a prefix as in work:*, or --exact",
+            "write `*` for all objects, or a prefix as in work:*; --exact takes it",
         ),
         ("pause *:1", "\"*:1\" has a star elsewhere than at the end"),
         ("block k:*:x", "has a star elsewhere than at the end"),
@@ -138,6 +138,9 @@ async fn the_commands_say_what_is_wrong() {
         ("pause --exact work:*", "leave --exact out"),
         ("pause ''", "must not be empty"),
         ("pause work:1 --for 0s", "it must not be 0"),
+        // This was once a pause of 30 months.
+        ("pause work:1 --for 30M", "write 30m for minutes"),
+        ("log --since 30M", "M is no unit of time"),
         ("pause work:1 --for soon", "write 250ms, 5s or 1m"),
     ] {
         let output = redis.run(arguments);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
-use seriatim::control::rules::{Kind, Rule, Ruled, Selector, check_for};
+use seriatim::control::rules::{Kind, Rule, Ruled, Selector, SelectorError, check_for};
 use seriatim_console::actor::ActorWithReason;
 use seriatim_console::exit::{Exit, Failure};
 use seriatim_console::global::Global;
@@ -60,7 +60,16 @@ pub(crate) async fn set(args: Set, kind: Kind, global: &Global) -> anyhow::Resul
     } else {
         args.selector.parse()
     };
-    let selector = selector.map_err(|error| Failure::with(Exit::Input, error))?;
+    let selector = selector.map_err(|error| {
+        let advice = match &error {
+            SelectorError::Star(_) | SelectorError::Blank(_) => {
+                "; --exact takes it as the name of one object"
+            }
+            SelectorError::Many(_) => "; leave --exact out",
+            _ => "",
+        };
+        Failure::with(Exit::Input, format!("{error}{advice}"))
+    })?;
     let control = global.control().await?;
     let who = args.actor.who();
     let by = args.actor.by(&who);

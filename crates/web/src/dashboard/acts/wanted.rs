@@ -226,19 +226,15 @@ impl Wanted {
     }
 }
 
-/// Returns the problem of a wrong selector. The texts of the library name options of commands.
+/// Returns the problem of a wrong selector.
 fn selector_problem(error: &SelectorError) -> Problem {
-    let why = match error {
-        SelectorError::Star(text) | SelectorError::Blank(text) => format!(
-            "{text:?} looks like a mistake; write `*` for all objects, a prefix as work:*, or a name. The page of an object \
-             has the buttons for an object of this very name"
-        ),
-        SelectorError::Many(text) => format!(
-            "{text:?} selects many objects, so no rule is for the object of this name alone"
-        ),
-        other => other.to_string(),
+    let advice = match error {
+        SelectorError::Star(_) | SelectorError::Blank(_) => {
+            ". The page of an object has the buttons for an object of this very name"
+        }
+        _ => "",
     };
-    Problem::bad_request(format!("the selector: {why}: nothing was done"))
+    Problem::bad_request(format!("the selector: {error}{advice}: nothing was done"))
 }
 
 /// Returns the text of a field that is escaped.
