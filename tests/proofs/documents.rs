@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use seriatim::keys::{OBJECT_KINDS, SHARED_KINDS};
+use seriatim::keys::{OBJECT_KINDS, SHARED_KINDS, WORKER_KINDS};
 
 /// The table "What proves it" of a document names the tests that prove its sentences.
 #[test]
@@ -31,6 +31,31 @@ fn the_protocol_describes_every_key() {
             "docs/protocol.md does not describe {key}"
         );
     }
+}
+
+/// Story: an operator who had lost `seriatim.meta` found no advice, because the table did not have it.
+#[test]
+fn the_table_of_lost_keys_has_every_key() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("docs/operations.md")).expect("the page");
+    let (_, table) = page
+        .split_once("\n| lost key | `repair` |\n")
+        .expect("the table");
+    let (table, _) = table.split_once("\n\n").expect("its end");
+    let of_objects = OBJECT_KINDS
+        .iter()
+        .map(|(_, suffix)| format!("`OBJ{suffix}`"))
+        // The data is the producer's.
+        .filter(|key| key != "`OBJ:data`");
+    let of_workers = WORKER_KINDS.iter().map(|(name, suffix)| {
+        let of_slot = !["worker_lease", "worker_status"].contains(name);
+        let worker = if of_slot { "W" } else { "NAME" };
+        format!("`event.worker:{worker}{suffix}`")
+    });
+    let shared = SHARED_KINDS.iter().map(|(_, key)| format!("`{key}`"));
+    let keys = of_objects.chain(of_workers).chain(shared);
+    let missing: Vec<_> = keys.filter(|key| !table.contains(key)).collect();
+    assert!(missing.is_empty(), "docs/operations.md: {missing:?}");
 }
 
 /// CONTRIBUTING.md lists words that the project does not use.
