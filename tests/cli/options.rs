@@ -585,6 +585,24 @@ fn a_misspelled_variable_is_named_with_the_one_that_was_meant() {
     };
     let line = "seriatim: the environment variable SERIATIM_NAMESPCE is unknown and has no effect; did you mean SERIATIM_NAMESPACE?\n";
     assert_eq!(told("SERIATIM_NAMESPCE"), line);
+    // Story: these had no effect, without a word.
+    for (name, option) in [("SERIATIM_LEESE", "--lease"), ("SERIATIM_BATHC", "--batch")] {
+        let line = format!(
+            "seriatim: the environment variable {name} is unknown and has no effect; the option {option} has no \
+             variable: write it on the command line, or in the file of --config\n"
+        );
+        assert_eq!(told(name), line);
+    }
+    // The tests of the project use these.
+    for name in [
+        "SERIATIM_SEED",
+        "SERIATIM_MODEL",
+        "SERIATIM_FAILPOINTS",
+        "SERIATIM_MACHINE_STEPS",
+        "SERIATIM_LUA_DIR",
+    ] {
+        assert_eq!(told(name), "", "{name}");
+    }
     for other in [
         "SERIATIM_PORT_8080_TCP_ADDR",
         "SERIATIM_SERVICE_HOST",
