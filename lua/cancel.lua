@@ -8,8 +8,9 @@
 --           nothing.
 -- Keys      KEYS[1] objects.held (zset, written)
 --           OBJ:event.key (string, read and deleted)
---           OBJ:event.worker, OBJ:last.event.id, event.worker:W:event.id (strings), objects.paused
---           (zset), seriatim.meta (hash): read
+--           OBJ:last.event.id, event.worker:W:event.id (strings), objects.paused (zset),
+--           seriatim.meta (hash): read
+--           OBJ:event.worker (string): read, and written if it is lost although the event is held
 --           OBJ:events.held (list), OBJ:events.held.id (string): read and deleted
 --           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list): deleted
 --           objects.with.events (list), event.log (stream): written

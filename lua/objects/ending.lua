@@ -10,12 +10,15 @@ local function look(object, key, expected)
   local last = found[3] and ids.parse(found[3]) or 0
   if taken ~= key or expected and id ~= expected or not ids.parse(id) or ids.parse(id) <= last then
     return nil, { 'absent' }
-  elseif found[2] ~= 'held' then
+  end
+  -- Only a held object has events.held.id. So if the key of the owner is lost, the object is held.
+  local first, _, attempts = rare.tag.held_numbers(found[4] or '')
+  local is_lost = not found[2] and first == id
+  if found[2] ~= 'held' and not is_lost then
     -- OBJ:event.key may be left from an earlier event. Then the batch in hand has another first id.
     local tag = found[2] and redis_call('MGET', P .. K.WORKER .. found[2] .. K.worker_event_id)[1]
     return nil, tag and (rare.tag.numbers(tag)) == id and { 'running', id } or { 'absent' }
   end
-  local first, _, attempts = rare.tag.held_numbers(found[4] or '')
   if first ~= id then
     return nil, { 'absent' }
   end
@@ -37,6 +40,9 @@ local function look(object, key, expected)
     { 'DEL', unpack(keys) }, { 'ZADD', held, '0', object }, { 'ZSCORE', P .. K.objects_paused, object },
     { 'RPUSH', markers, '' }, logs and { 'XADD', P .. K.event_log, '*', 'f', 'v' } or nil,
   }
+  if is_lost then
+    rights[#rights + 1] = { 'SET', P .. object .. K.event_worker, 'held' }
+  end
   local kept = redis_call('HGETALL', handled)
   local handled_id, emits = rare.emits.parse(kept)
   if not emits then
@@ -61,17 +67,21 @@ local function look(object, key, expected)
       row[#row + 1], row[#row + 2] = 'results', results
     end
   end
-  return { id = id, object = object, keys = keys, emits = emits, row = row }
+  return { id = id, object = object, keys = keys, emits = emits, row = row, is_lost = is_lost }
 end
 
 -- Ends the event that `look` has returned: deletes the held batch, pushes the emits of its
--- handlers, writes a row with the event log on, and lets the object go on.
+-- handlers, writes a row with the event log on, and lets the object go on. If the key of the owner is
+-- lost, the object is held again.
 local function finish(event)
   if event.row then
     -- Workers trim the log.
     redis_call('XADD', P .. K.event_log, '*', 'status', 'cancelled', unpack(event.row))
   end
   redis_call('DEL', unpack(event.keys))
+  if event.is_lost then
+    redis_call('SET', P .. event.object .. K.event_worker, 'held')
+  end
   rare.emits.push(event.emits)
   if not redis_call('ZSCORE', P .. K.objects_paused, event.object) then
     redis_call('ZADD', P .. K.objects_held, '0', event.object)

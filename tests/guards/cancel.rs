@@ -1,5 +1,7 @@
 //! `cancel`: refusals before the first write, and the row in the event log.
 
+use seriatim::control::By;
+use seriatim::control::schedules::CancelledSchedule;
 use seriatim::wire::{self, CancelReply};
 
 use crate::scene::Scene;
@@ -181,4 +183,45 @@ async fn an_event_below_the_last_id_is_not_cancelled() {
     scene.add("delivered user:1 9").await;
     assert_eq!(cancel(&scene).await.expect("a reply"), CancelReply::Absent);
     scene.changed("").await;
+}
+
+/// Story: an event waited for a retry, and the key of its object's owner was deleted by hand. The
+/// reply was that there is no such event. Two seconds later it was delivered.
+#[tokio::test]
+async fn a_held_event_is_cancelled_although_the_owner_key_is_lost() {
+    for by_operator in [false, true] {
+        let scene = waiting(Redis::own(&[]), "").await;
+        scene.add("DEL user:1:event.worker").await;
+        scene.changes().await;
+        if by_operator {
+            let refused = scene.redis.control_without("set").await;
+            let by = By {
+                who: "ada",
+                why: "",
+            };
+            let refused = refused.cancel_schedule(by, OBJECT, "k").await;
+            assert!(refused.expect_err("no right").to_string().contains("SET"));
+            scene.changed("").await;
+            let control = crate::support::control(&scene.conn().await, &scene.keys);
+            let cancelled = control.cancel_schedule(by, OBJECT, "k").await;
+            assert_eq!(
+                cancelled.expect("a reply"),
+                CancelledSchedule::Cancelled { id: Some(7) }
+            );
+        } else {
+            let mut conn = scene.redis.connect_without("set").await;
+            let cmd = wire::cancel(&scene.keys, OBJECT.as_bytes(), "k", "7", true);
+            let refused = cmd.query_async(&mut conn).await;
+            let refused = refused.and_then(|reply| CancelReply::read(&reply));
+            assert_eq!(refused.expect_err("no right").code(), Some("NOPERM"));
+            scene.changed("").await;
+            assert_eq!(
+                cancel(&scene).await.expect("a reply"),
+                CancelReply::Cancelled
+            );
+        }
+        assert_eq!(scene.at("user:1:event.worker").await, "held");
+        assert_eq!(scene.at("objects.held").await, "<user:1: 0>");
+        scene.check().await;
+    }
 }
