@@ -298,9 +298,10 @@ local function mend_worker(subject, others)
   elseif count > 0 and owned[1] and (not rare.mend.doing or redis_call('EXISTS', P .. object .. K.events_held) == 0) then
     -- The repair of the object has moved its held batch before.
     requeue_batch(object, worker)
-  elseif is_registered and count > 0 and not owned[1] and object and not rare.names.is_foreign(object) and object ~= '' and first
+  elseif is_registered and subject.hint == 'searched' and count > 0 and not owned[1] and object and not rare.names.is_foreign(object) and object ~= '' and first
     and redis_call('EXISTS', P .. object .. K.event_worker) == 0
     and first > (ids.parse(redis_call('MGET', P .. object .. K.last_event_id)[1] or '') or 0) then
+    -- No object has the slot as its owner: the repair of such an object would have put it into the list.
     rare.mend.step('owner', 'has a batch and the name of ' .. object .. ', which nobody owns: it owns that object again', function()
       redis_call('SET', P .. object .. K.event_worker, worker)
     end)

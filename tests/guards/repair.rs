@@ -47,6 +47,15 @@ fn lines(report: &RepairReport) -> Vec<String> {
 /// Makes one call for these subjects, as at the last look. Owners that are no slot of a registered name
 /// are dead. Returns the position and the word of each text.
 async fn call(scene: &Scene, subjects: &[(&str, &str)]) -> Vec<(usize, String)> {
+    call_with(scene, subjects, "searched").await
+}
+
+/// Makes one call for these subjects with this hint.
+async fn call_with(
+    scene: &Scene,
+    subjects: &[(&str, &str)],
+    hint: &'static str,
+) -> Vec<(usize, String)> {
     let with = RepairCall {
         doing: true,
         dead_owners: vec!["*".to_owned()],
@@ -57,7 +66,7 @@ async fn call(scene: &Scene, subjects: &[(&str, &str)]) -> Vec<(usize, String)> 
         why: BY.why,
     };
     let subjects = subjects.iter();
-    let subjects = subjects.map(|(kind, name)| (*kind, name.as_bytes(), "searched"));
+    let subjects = subjects.map(|(kind, name)| (*kind, name.as_bytes(), hint));
     let mut conn = scene.conn().await;
     let done = operator::repair(&mut conn, &scene.keys, by, &with, subjects).await;
     let told = done.expect("an answer").0.into_iter();

@@ -4,7 +4,7 @@
 use seriatim::control::Repair;
 use seriatim::control::dead::{Settle, Settled};
 
-use super::{BY, doing, lines, repair};
+use super::{BY, call_with, doing, lines, repair};
 use crate::check::{broken_by, findings_of, scene};
 use crate::support::control;
 use crate::support::recorder::Recorder;
@@ -77,4 +77,30 @@ async fn an_operator_emits_events_of_an_unknown_object_by_hand() {
     assert_eq!(sink.sent_of("work:1"), ["1", "2"]);
     worker.finish().await;
     scene.check().await;
+}
+
+/// Story: a slot had lost its list, and a late pop had moved the marker of another object into the new
+/// one. A repair made the slot the owner of that object, which got the events of the batch. Now the
+/// object that the slot owns gets them.
+#[tokio::test]
+async fn a_batch_is_of_the_object_that_its_slot_owns() {
+    let scene = scene().await;
+    let given = "
+        HSET event.workers gone '1 token-of-gone 0'; ZADD event.workers.watched 1 gone
+        own gone.0 zz:1 30 1; DEL event.worker:gone.0:object; emit aa:1 2; pop gone.0
+        SET next.event.id 30
+    ";
+    scene.add(given).await;
+    // The repair may come to the worker before it comes to the object.
+    let words = call_with(&scene, &[("worker", "gone.0")], "").await;
+    assert_eq!(words, [(0, "left".to_owned())]);
+    repair(&scene, &doing()).await;
+    assert_eq!(scene.at("aa:1:event.worker").await, "nil");
+    assert_eq!(scene.at("aa:1:events.held").await, "nil");
+    let sink = Recorder::new();
+    let worker = start(&scene.redis, "w", &sink, |_| ());
+    sink.until_sent(2).await;
+    let of_batch = sink.sent().into_iter().find(|offer| offer.id == 30);
+    assert_eq!(of_batch.map(|offer| offer.object).as_deref(), Some("zz:1"));
+    worker.finish().await;
 }
