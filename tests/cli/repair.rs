@@ -141,6 +141,13 @@ async fn a_held_batch_without_ids_is_left_to_a_repair() {
         assert!(told.contains(expected), "{command}: {told}");
         assert_eq!(status.code(), Some(2), "{command}");
     }
+    let Output { stdout, .. } = redis.run(&["inspect", "work:5"]);
+    let shown = String::from_utf8(stdout).expect("UTF-8");
+    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        shown.contains("the ids of its batch are lost: `seriatim repair`"),
+        "{shown}"
+    );
 }
 
 /// Story: `objects.held` was lost. `inspect` said that an object waits for an operator, while a repair

@@ -190,6 +190,12 @@ impl Fields {
         })
     }
 
+    /// Returns whether the object has a held batch whose ids are lost.
+    pub(super) fn has_lost_ids(&self) -> bool {
+        self.number("held").is_some_and(|events| events > 0)
+            && self.held_id().and_then(|held| held.tag).is_none()
+    }
+
     /// Returns the reason of the hold.
     pub(super) fn held_why(&self) -> Option<String> {
         let why = self.held_id()?.reason.to_string();

@@ -181,6 +181,9 @@ impl Fields {
             None => format!(
                 "I2 is broken: held ({why}), but in neither set of held objects; `seriatim repair` puts it back"
             ),
+            Some(_) if self.has_lost_ids() => format!(
+                "held ({why}), and the ids of its batch are lost: `seriatim repair` gives its events new ids"
+            ),
             Some(DueTime::Never) => {
                 format!(
                     "held until an operator releases it ({why}); `seriatim held release {}` does",
