@@ -265,7 +265,7 @@ local function check_object(subject)
 
   -- Calls claim all due held objects while no name is grouped.
   if in_held and tonumber(in_held) < 0 and shared(K.event_groups_waiting, 'string') and not covered(subject) then
-    find('I1', 'is held since ', string.sub(in_held, 2), ' (ms since 1970), and its name was grouped, but no list of a group has it: it waits until no name is grouped')
+    find('I1', 'is held and due, and its name was grouped, but no list of a group has it: it waits until no name is grouped')
   end
   if has[K.events] and not in_hand and not in_held and not in_paused and not covered(subject) then
     local behind = last and ' behind id ' or ''

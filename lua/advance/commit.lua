@@ -48,12 +48,9 @@ local function commit_all()
       end
       if texts[at] ~= slot.owner and tag and tag == slot.tag then
         owns = guard(rare.missing.owns, slot, texts[at])
-        word = slot.word
       end
     end
-    if owns == nil then
-      break
-    elseif tag and tag == slot.tag and (word == 'done' or word == 'yield') then
+    if tag and tag == slot.tag and (word == 'done' or word == 'yield') then
       local last = slot.last
       if last - counter > 0 then
         -- The counter is from an earlier state of Redis, and the caller no longer knows the highest
@@ -71,9 +68,8 @@ local function commit_all()
     elseif tag then
       is_over = guard(rare.results.settle, slot, tag)
     end
-    if is_over and not owns then
-      guard(rare.missing.leave, slot)
-    elseif is_over then
+    -- The name of an object that another slot owns is a stray name in the list of this one.
+    if is_over and owns then
       q = q + 1
       local object = slot.object
       slot.left = object

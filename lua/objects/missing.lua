@@ -68,11 +68,6 @@ local function owns(slot, owner)
   return true
 end
 
--- Frees a slot whose batch is committed, and whose object is no longer its own.
-local function leave(slot)
-  redis_call('LREM', slot.objects_key, '1', slot.object)
-end
-
 -- Moves the batch of a slot that owns no object out of the slot. Names that a pop has moved to the
 -- slot's list are markers again. `tag`: nil if it is lost. The slot is busy if the batch must stay.
 local function put(slot, tag)
@@ -116,6 +111,6 @@ local function is_held(object)
 end
 
 return {
-  owned_by = owned_by, tag_again = tag_again, owns = owns, leave = leave, put = put, free_all = free_all, is_held = is_held,
+  owned_by = owned_by, tag_again = tag_again, owns = owns, put = put, free_all = free_all, is_held = is_held,
   length_of = length_of,
 }

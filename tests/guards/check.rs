@@ -392,7 +392,7 @@ async fn what_is_wrong_with_the_lists_of_groups_is_told() {
         layout shared key: event.groups.waiting is a list, it should be a string
         # While names are grouped, the name of a held object with a score below 0 is in a list.
         > ZADD objects.held -5 work:5; SET event.groups.waiting 1; LPUSH event.group:g:waiting x; ZADD event.groups 3 g
-        I1 object work:5: is held since 5 (ms since 1970), and its name was grouped, but no list of a group has it: it waits until no name is grouped
+        I1 object work:5: is held and due, and its name was grouped, but no list of a group has it: it waits until no name is grouped
         > ZADD objects.held -5 work:5
         > ZADD objects.held -5 work:5; SET event.groups.waiting 1; LPUSH event.group:g:waiting work:5; ZADD event.groups 3 g
         nothing

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use seriatim::wire::{Advance, BatchResult};
+use seriatim::wire::{Advance, BatchResult, Bounds};
 
 use crate::scene::{BOUNDS, Scene, done, hold, reject, result};
+use crate::support::sweep::sweep;
 
 const LOST: &str = "work:1:event.worker: lost: the owner of an object in hand was absent, and it was \
                     claimed a second time";
@@ -22,25 +23,44 @@ async fn an_object_that_two_slots_hold_keeps_both_batches() {
         result("work:1", &n.to_string(), 0, again)
     };
     let why = "quarantine: work:1:event.worker is absent";
-    for order in [[(0, 7), (1, 8)], [(1, 8), (0, 7)]] {
-        let scene = Scene::given(TWICE).await;
+    let given = "
+        own w.0 work:1 7 1 2; own w.1 work:1 9 3 4; SET next.event.id 10
+        SET work:1:event.key '7 k'; RPUSH work:1:event.errors '1 1 down'
+    ";
+    for order in [[(0, 7), (1, 9)], [(1, 9), (0, 7)]] {
+        let scene = Scene::given(given).await;
         let [first, second] = order;
         scene.report(first.0, &retry(first.1), BOUNDS).await;
         let answer = scene.report(second.0, &retry(second.1), BOUNDS).await;
-        assert!(
-            answer.texts().contains(&format!("work:1: {why}")),
-            "{answer:?}"
-        );
+        let text = format!("work:1: {why}");
+        assert!(answer.texts().contains(&text), "{answer:?}");
         assert_eq!(scene.at("objects.held").await, "<work:1: inf>");
         assert_eq!(scene.at("work:1:event.worker").await, "held");
-        assert_eq!(scene.at("work:1:events.held").await, "[1, 2]", "{order:?}");
+        assert_eq!(scene.at("work:1:events.held").await, "[1, 2, 3, 4]");
         let numbers = scene.at("work:1:events.held.id").await;
         assert_eq!(numbers, format!("0 0 0 0 {why}"), "{order:?}");
-        for slot in ["event.worker:w.0", "event.worker:w.1"] {
-            assert_eq!(scene.at(&format!("{slot}:event")).await, "nil");
-            assert_eq!(scene.at(&format!("{slot}:object")).await, "nil");
+        for key in [
+            "event.worker:w.0:event",
+            "event.worker:w.0:object",
+            "event.worker:w.1:event",
+            "event.worker:w.1:object",
+            "work:1:event.errors",
+            "work:1:event.key",
+        ] {
+            assert_eq!(scene.at(key).await, "nil", "{key}");
         }
     }
+}
+
+/// The key of the held batch has a wrong type. The batch of the slot takes its place, as ever.
+#[tokio::test]
+async fn a_held_batch_of_a_wrong_type_is_no_batch() {
+    let scene = Scene::given("own w.0 work:1 7 1; SET work:1:events.held x").await;
+    let again = hold("7 1 1", Some(Duration::from_secs(9)), "down");
+    let report = result("work:1", "7", 0, again);
+    let answer = scene.report(0, &report, BOUNDS).await;
+    assert_eq!(answer.texts(), [""; 0]);
+    assert_eq!(scene.at("work:1:events.held").await, "[1]");
 }
 
 /// Story: each of two slots went on with the object, and deleted the owner key of the other one. So it
@@ -92,6 +112,87 @@ async fn a_last_id_does_not_fall() {
     }
 }
 
+/// Slot 1 has delivered the next event before slot 0 ends its batch. The slot goes on behind that event.
+#[tokio::test]
+async fn a_slot_goes_on_behind_the_last_id() {
+    let given = "own w.0 work:1 7 1 2; own w.1 work:1 9 3; SET next.event.id 9";
+    let scene = Scene::given(given).await;
+    scene.report(1, &done("work:1", 9), BOUNDS).await;
+    scene.add("LPUSH work:1:events 4").await;
+    let report = result("work:1", "7", 1, reject(None, 8, 1));
+    let answer = scene.report(0, &report, BOUNDS).await;
+    assert_eq!(answer.texts(), [MENDED]);
+    assert_eq!(answer.batches(), ["0 work:1 10 after 9: 4"]);
+    assert_eq!(scene.at("work:1:last.event.id").await, "9");
+}
+
+/// Nothing was delivered, and the owner key is absent. The object is held as usual.
+#[tokio::test]
+async fn a_hold_writes_the_owner_again() {
+    let given = "own w.0 work:1 7 1; DEL work:1:event.worker; delivered work:1 6";
+    let scene = Scene::given(given).await;
+    let again = hold("7 1 1", Some(Duration::from_secs(9)), "down");
+    let answer = scene
+        .report(0, &result("work:1", "7", 0, again), BOUNDS)
+        .await;
+    assert_eq!(answer.texts(), [MENDED]);
+    assert_eq!(scene.at("work:1:event.worker").await, "held");
+    assert_eq!(scene.at("work:1:last.event.id").await, "6");
+    scene.check().await;
+}
+
+/// A key of a wrong type is no lost owner. It goes with the object, as ever.
+#[tokio::test]
+async fn an_owner_of_a_wrong_type_is_not_lost() {
+    let given = "own w.0 work:1 7 1; DEL work:1:event.worker; LPUSH work:1:event.worker x";
+    let scene = Scene::given(given).await;
+    let answer = scene.report(0, &done("work:1", 7), BOUNDS).await;
+    assert_eq!(answer.texts(), [""; 0]);
+    assert_eq!(scene.at("work:1:event.worker").await, "nil");
+}
+
+/// A slot that leaves an object of another one does so also if it may claim nothing.
+#[tokio::test]
+async fn a_slot_that_leaves_an_object_is_free() {
+    let scene = Scene::given(TWICE).await;
+    let bounds = Bounds {
+        claims: 0,
+        ..BOUNDS
+    };
+    scene.report(0, &done("work:1", 7), bounds).await;
+    assert_eq!(scene.at("event.worker:w.0:object").await, "nil");
+    assert_eq!(scene.at("event.worker:w.0:event.id").await, "nil");
+}
+
+/// An object with a held batch is taken from its slot for another reason, too: its progress cannot be
+/// read, or its process is gone.
+#[tokio::test]
+async fn a_held_batch_is_never_overwritten() {
+    let why = "quarantine: work:1:event.worker is absent";
+    let given = "
+        own w.0 work:1 7 2; RPUSH work:1:events.held 1; SET work:1:events.held.id '6 0 0 0 '
+        HSET work:1:event.handled id 7 emit:a wrong
+    ";
+    let scene = Scene::given(given).await;
+    let fill = |call: &mut Advance| {
+        call.handled(0);
+        call.report(0, &done("work:1", 7));
+    };
+    let answer = scene.advance(BOUNDS, fill).await;
+    assert_eq!(answer.texts(), [format!("work:1: {why}")]);
+    assert_eq!(scene.at("work:1:events.held").await, "[1, 2]");
+
+    let scene = Scene::given(given).await;
+    scene
+        .run::<()>(&["DEL", &scene.keys.worker_lease("w")])
+        .await;
+    let (mut conn, forget) = (scene.conn().await, Duration::from_secs(600));
+    let swept = sweep(&mut conn, &scene.keys, "other", 0, forget).await;
+    let lost = swept.expect("an answer").lost;
+    assert_eq!(lost, [("work:1".to_owned(), why.to_owned())]);
+    assert_eq!(scene.at("work:1:events.held").await, "[1, 2]");
+}
+
 /// Nobody has claimed the object since then. The slot goes on with it, and owns it again.
 #[tokio::test]
 async fn an_owner_that_was_lost_is_written_again() {
@@ -108,8 +209,20 @@ async fn an_owner_that_was_lost_is_written_again() {
 /// the old tag for the rest of the batch. So an event that was never offered became a dead letter.
 #[tokio::test]
 async fn a_repeated_dead_letter_writes_no_tag() {
+    let complete = BatchResult::Complete {
+        next: Some("8".parse().expect("a tag")),
+        id: 7,
+        error: "no".to_owned(),
+        attempts: 1,
+    };
+    for then in [reject(Some("8"), 7, 1), complete] {
+        no_tag_is_written(then).await;
+    }
+}
+
+async fn no_tag_is_written(then: BatchResult) {
     let scene = Scene::given("own w.0 work:1 7 1 2; SET next.event.id 8").await;
-    let report = result("work:1", "7", 0, reject(Some("8"), 7, 1));
+    let report = result("work:1", "7", 0, then);
     scene.report(0, &report, BOUNDS).await;
     scene.add("DEL event.worker:w.0:event.id").await;
     let fill = |call: &mut Advance| call.report(0, &report);
