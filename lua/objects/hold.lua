@@ -1,4 +1,5 @@
 -- hold: takes an object from its slot. The only way to hold one: retry, takeover, yield, stop.
+-- Commands: 4 or 5, and 2 for a batch. If the object has a held batch already, 1 per event of the batch.
 
 -- Takes `object` from a slot whose keys begin with `at`, and holds it until `due` (ms, or 'inf').
 -- `held_id`: the value of OBJ:events.held.id; nil if the object has no batch.

@@ -1,6 +1,7 @@
 -- missing: slots that have lost one of their keys, by hand or because Redis evicted it. Commands: 1
 -- per call that names free slots, and 2 per free slot if one of them has lost its tag; 1 per name
--- in the list of such a slot, and up to 8 for its batch. Per result that comes again: 1
+-- in the list of such a slot, and up to 8 for its batch. Per result that comes again: 1. Per result
+-- of a slot that does not own its object: up to 3
 
 -- Returns the last object in the slot's list that the slot owns; nil if there is none. If the slot has
 -- a batch, it is that of this object: later names are pushed before it.

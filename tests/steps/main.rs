@@ -17,6 +17,7 @@ mod emit;
 mod emit_appended;
 mod emit_grouped;
 mod emit_once;
+mod emit_refused;
 mod errors;
 mod handled;
 mod handled_emits;

@@ -15,7 +15,8 @@ use seriatim_console::shown;
 ///
 /// Without --yes the command only describes its steps. It walks over all keys as `check` does, and
 /// rebuilds what can be rebuilt from the keys that are left: the places of held objects, markers,
-/// owners, lists of slots, next ticks of cron jobs, groups, and shared keys. Each step is atomic and looks at the present state again, so workers and producers may run.
+/// owners, lists of slots, next ticks of cron jobs, groups, and shared keys. Each step is atomic and
+/// looks at the present state again, so workers and producers may run.
 /// Run the command again if it was stopped: it does what is left.
 ///
 /// Events keep their object, their order, and their ids. If the ids of a batch are lost, its events

@@ -1,4 +1,4 @@
-//! What goes on after the loss: a producer, the pops, and the processes, as they see themselves.
+//! The run after the loss: a producer, pops, and processes. A process knows only its own replies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub struct Run<'a> {
     /// By object: the events that a producer has emitted after the loss.
     pub(super) later: BTreeMap<Name, Vec<Event>>,
     pub(super) delivered: BTreeSet<Event>,
-    /// What the calls have told about lost keys.
+    /// The texts in replies about lost keys.
     pub texts: Vec<(String, String)>,
     /// Whether a repair has given events new ids, because their ids were lost.
     pub has_new_ids: bool,
