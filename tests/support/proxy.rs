@@ -111,7 +111,7 @@ impl Proxy {
             let found = !over && request.windows(needle.len()).any(|part| part == needle);
             over |= found;
             if let (true, true, Some(shared)) = (found, then_closed, shared.upgrade()) {
-                shared.closed.store(true, Ordering::SeqCst);
+                shared.close();
             }
             found.then_some(lose)
         });
@@ -135,8 +135,7 @@ impl Proxy {
 
     /// Ends all connections and accepts no new connections.
     pub fn close(&self) {
-        self.shared.closed.store(true, Ordering::SeqCst);
-        self.shared.closing.notify_waiters();
+        self.shared.close();
     }
 
     /// Accepts connections again.
@@ -173,6 +172,12 @@ impl Drop for Proxy {
 }
 
 impl Shared {
+    /// Ends all connections but one whose request is being looked at, and accepts no new ones.
+    fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.closing.notify_waiters();
+    }
+
     /// Waits until these bytes may pass the slow link.
     async fn turn(&self, bytes: usize) {
         let rate = self.rate.load(Ordering::SeqCst);
