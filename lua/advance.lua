@@ -36,7 +36,8 @@
 --                      OBJ:event.handled; if it does, the emits of its handlers are pushed and the
 --                      hash is deleted
 --             done OBJECT TAG LAST
---                      the whole batch is delivered; LAST is the id of its last event
+--                      the whole batch is delivered; LAST is the id of its last event. TAG is the tag
+--                      of the reply, a line feed, and OBJECT, as in event.worker:W:event.id
 --             WORD …   another result of the batch; lua/advance/results.lua lists words and fields
 -- Replies   {'ok', ms to the next due time or end of a rule (-1: none), more 0|1|2, where to claim
 --           first next time, {slot…}, {quarantined: object, why, …} | nil}
@@ -63,7 +64,7 @@
 --           objects/keyed.lua, progress.lua, missing.lua and share_limits.lua, turns/sorting.lua and
 --           groups.lua
 local set, delete, id_text, sub = writes.set, writes.delete, ids.text, string.sub
-local OWNER, LAST_ID = K.event_worker, K.last_event_id
+local LAST_ID = K.last_event_id
 -- The first character of event.shares.summary, if objects in hand are only counted, and if a share
 -- has a limit.
 local COUNTED, LIMITED = 48, 50
@@ -152,14 +153,14 @@ end
 -- these objects may have more events.
 local function release()
   local this = call
-  local slots, failed, forgets = this.slots, this.failed, this.bounds.forgets
+  local slots, owner_keys, failed, forgets = this.slots, this.owner_keys, this.failed, this.bounds.forgets
   for i = 1, this.slots_n do
     local slot = slots[i]
     local object = slot.left
     if object and failed then
       slot.left = false
     elseif object then
-      delete(P .. object .. OWNER)
+      delete(owner_keys[i])
       if forgets then
         writes.expire(P .. object .. LAST_ID)
       end
@@ -212,7 +213,8 @@ local function number()
         tag = rare.keyed.tag_of(slot, entry[2], tag)
       end
       last = last + #entry - 4
-      set(slot.tag_key, tag)
+      -- As rare.tag.stored.
+      set(slot.tag_key, tag .. '\n' .. entry[2])
       entry[3] = tag
     end
   end

@@ -24,7 +24,8 @@
 --           room for suspects (values/suspects.lua)
 -- Replies   {'attached', batches kept, objects held, names moved back to the markers, {name, what, …}}
 --             name, what: a lost key of a slot: an object that is held for an operator because of
---             it, or a batch whose object is not known. At most 64
+--             it, a list that has the name of its object again, or a batch whose object is not known,
+--             or which another slot has. At most 64
 --           {'in_use', lease, time left (ms)}
 -- Keeps     I1 to I4, I6
 -- Cost      O(slots). If the name has no registration, 2 commands more, with 1,024 keys each, and if
@@ -62,7 +63,7 @@ local strays, lost = rare.slots.each(name, slots_all, function(at, slot, object,
     return rare.slots.hold_owned(at, object, tag, cause)
   elseif tag then
     if died then
-      redis_call('SET', at .. K.worker_event_id, rare.tag.text(first, handouts, attempts, crashes))
+      redis_call('SET', at .. K.worker_event_id, rare.tag.stored(rare.tag.text(first, handouts, attempts, crashes), object))
     end
     taken(crashes)
     kept = kept + 1

@@ -296,15 +296,23 @@ local function check_worker(subject)
   end
   local first
   if has_tag then
-    first = rare.tag.first_of(redis_call('GET', base .. K.worker_event_id))
+    local tag, object = rare.tag.split(redis_call('GET', base .. K.worker_event_id))
+    first = rare.tag.first_of(tag)
+    if first and count > 0 and object and #owned == 1 and owned[1] ~= object then
+      find('I3', 'has a batch of ', object, ', but owns ', owned[1])
+    end
     if not first then find('layout', base, K.worker_event_id, ' is not an id and up to three counts')
     elseif count == 0 then find('I4', K.worker_event_id, ' names a batch that begins with id ', first, ', but there is none') end
   elseif count > 0 and type_of(base .. K.worker_event_id) == 'none' then
     find('I4', 'has a batch of ', count, ' events, but no ', K.worker_event_id, ' that names its id')
   end
   if expect(base .. K.worker_lost, 'list') then
-    local lost = redis_call('LLEN', base .. K.worker_lost) - 1
-    find('I3', K.WORKER, subject.name, K.worker_lost, ' has ', lost, ' events of an object that is not known, because a key was lost; perhaps that whose owner is ', subject.name)
+    local lost, _, object = redis_call('LLEN', base .. K.worker_lost) - 1, rare.tag.split(redis_call('LINDEX', base .. K.worker_lost, '0'))
+    if object then
+      find('I3', K.WORKER, subject.name, K.worker_lost, ' has ', lost, ' events of ', object, ', because a key was lost: `seriatim repair` gives them back')
+    else
+      find('I3', K.WORKER, subject.name, K.worker_lost, ' has ', lost, ' events of an object that is not known, because a key was lost; perhaps that whose owner is ', subject.name)
+    end
   end
   if first and count > 0 then check_ids('its batch', first, count, #owned == 1 and last_of(owned[1]) or nil) end
 end

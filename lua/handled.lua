@@ -47,7 +47,7 @@ end
 local w = rare.worker.id(name, slot)
 local at, handled = P .. K.WORKER .. w, P .. object .. K.event_handled
 local found = redis_call('MGET', P .. object .. K.event_worker, at .. K.worker_event_id)
-if found[1] ~= w or found[2] ~= tag then
+if found[1] ~= w or rare.tag.split(found[2] or '') ~= tag then
   return { 'other' }
 end
 if not id then

@@ -209,7 +209,8 @@ tell('owner', owner)
 if owner and owner ~= 'held' then
   local worker = P .. K.WORKER .. owner
   tell_list(worker .. K.worker_event, 'batch', 'batch_text', 'batch_bytes')
-  tell('batch_id', string_at(worker .. K.worker_event_id))
+  local stored = string_at(worker .. K.worker_event_id)
+  tell('batch_id', stored and (rare.tag.split(stored)))
   local name = rare.worker.parse(owner) or owner
   local lease = string_at(P .. K.WORKER .. name .. K.worker_lease)
   local registration, _, slot = redis_try('HGET', P .. K.event_workers, name), rare.worker.parse(owner)

@@ -55,7 +55,7 @@ if refused then
 end
 local w = rare.worker.id(name, slot)
 local owner = redis_call('MGET', P .. object .. K.event_worker, P .. K.WORKER .. w .. K.worker_event_id)
-if owner[1] ~= w or owner[2] ~= tag then
+if owner[1] ~= w or rare.tag.split(owner[2] or '') ~= tag then
   return { 'other' }
 end
 if found and not is_own then

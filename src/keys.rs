@@ -218,7 +218,7 @@ keys! {
         /// List: the worker's batch. The oldest event is at the tail.
         list Work worker_event = ":event",
         /// String: the tag of the batch: id of its first event, hand-outs, attempts and crashes,
-        /// without trailing zeros.
+        /// without trailing zeros; then a line feed and the object of the batch.
         string Work worker_event_id = ":event.id",
         /// List: a batch whose object is not known, because a key of the slot was deleted by hand or
         /// evicted: the tag, or `0`, and then the events. The oldest event is at the tail.

@@ -45,7 +45,7 @@ local text_keys, texts_n, TAGS_AFTER = { nil }, 0, call.TAGS_AFTER
 
 -- Reads the slots from the arguments: each with its result.
 local function read_slots(argv)
-  local slots, logs, slot_of = call.slots, call.logs, namespaces.slots_of(call.keys, call.name)
+  local slots, owner_keys, logs, slot_of = call.slots, call.owner_keys, call.logs, namespaces.slots_of(call.keys, call.name)
   local n, at, texts = 0, SLOTS_FROM + (logs and LOG_ARGS or 0), TAGS_AFTER
   local number = argv[at]
   while number do
@@ -67,7 +67,8 @@ local function read_slots(argv)
       text_keys[texts] = slot.tag_key
       if word ~= 'free' then
         texts = texts + 1
-        text_keys[texts] = P .. slot.object .. OWNER
+        local key = P .. slot.object .. OWNER
+        text_keys[texts], owner_keys[n] = key, key
       end
       slot.word, slot.is_committed, slot.left, slot.is_busy, slot.key = word, false, false, false, false
     end

@@ -1,7 +1,7 @@
 -- call: what a call of advance knows, and what it has done.
 --
 -- The record lives as long as the library. `arguments.open` sets every field anew, so nothing is
--- left of an earlier call, even if that call has failed in the middle. Of `slots`, `texts`,
+-- left of an earlier call, even if that call has failed in the middle. Of `slots`, `owner_keys`, `texts`,
 -- `entry_slots` and `queues` only the number of items is set anew. No field is ever nil: in Lua, a
 -- field that comes and goes makes the table be built again. A list `{ nil }` has space for one item.
 -- Beside `arguments`, only the files that the comment of a field names write the field; a test
@@ -18,8 +18,9 @@ return {
   -- The shared keys that every call reads.
   keys = false,
 
-  -- The slots with results, and their number.
-  slots = { nil }, slots_n = 0,
+  -- The slots with results, and their number. The keys of the owners of their objects, by the place of
+  -- the slot, because each text that Lua joins costs a percent of the instructions of an event.
+  slots = { nil }, slots_n = 0, owner_keys = { nil },
   -- Texts in Redis; false: absent, or of a wrong type. The lease of the name; the counter;
   -- event.groups.waiting; event.shares.summary. After these `TAGS_AFTER` texts the tag of each slot,
   -- and the owner of its object if it has a result.

@@ -57,9 +57,9 @@ local function commit_all()
         -- id that it has seen.
         rare.counter.rise_above(tonumber(last))
       end
-      -- A tag has a blank if it has hand-outs, attempts or crashes, or if the event has a key. The
-      -- tag of a usual batch of one event is the id of this event.
-      if is_plain and word == 'done' and (tag == last or not find(tag, ' ', 1, true)) then
+      -- A tag has a blank if it has hand-outs, attempts or crashes, or if the event has a key. The first
+      -- look spares most tags the second one, which leaves out the name.
+      if is_plain and word == 'done' and (not find(tag, ' ', 1, true) or not rare.tag.is_odd(tag)) then
         write(slot)
         is_over = true
       else

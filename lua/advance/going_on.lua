@@ -40,7 +40,7 @@ local function go_on(slot, object)
   local entry = { slot.number, object, tag, slot.last, event }
   batches.add(slot, entry, true)
   slot.left = false
-  writes.set(slot.tag_key, tag)
+  writes.set(slot.tag_key, rare.tag.stored(tag, object))
   if call.took then
     rare.share_limits.took(object, 1)
   end

@@ -1,10 +1,10 @@
 -- results: takes in results other than `done`.
 
--- The fields after each word. `tag` is the tag of the batch in flight, as the reply gave it; `last`
--- is the id of the last delivered event, '' if `count` is 0; `next` is the tag of the rest, '' if
--- there is no rest. With the log on one more field follows: the age of the batch, ms. `prepare` and
--- `finish` treat words with a whole batch, and `settle` those with a `count`. `commit.lua` and
--- `missing.lua` name the words with a whole batch, too.
+-- The fields after each word. `tag` is the tag of the batch in flight, as the reply gave it, then a line
+-- feed and the object, as in Redis. `last` is the id of the last delivered event, '' if `count` is 0;
+-- `next` is the tag of the rest, '' if there is no rest. With the log on one more field follows: the age
+-- of the batch, ms. `prepare` and `finish` treat words with a whole batch, and `settle` those with a
+-- `count`. `commit.lua` and `missing.lua` name the words with a whole batch, too.
 local FIELDS = {
   -- The whole batch is delivered.
   done = { 'object', 'tag', 'last' },
@@ -161,7 +161,7 @@ local function settle_part(slot, result)
     slot.last = last ~= '' and slot.last or before
     return true
   end
-  redis_call('SET', slot.tag_key, result.next)
+  redis_call('SET', slot.tag_key, rare.tag.stored(result.next, object))
   rare.again.give(slot, object, result.next)
   return false
 end

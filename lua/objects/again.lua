@@ -16,7 +16,7 @@ local function give(slot, object, tag)
   local entry = { slot.number, object, tag, rare.counter.last_of(object) }
   -- Writes the same tag again, so that WAIT on this connection also covers the batch. WAIT covers
   -- only writes of its own connection, and another connection may have written the batch.
-  redis_call('SET', slot.tag_key, tag)
+  redis_call('SET', slot.tag_key, rare.tag.stored(tag, object))
   for k = #batch, 1, -1 do
     budget.bytes_left = budget.bytes_left - #batch[k]
     entry[#entry + 1] = batch[k]
@@ -30,25 +30,26 @@ local function give(slot, object, tag)
 end
 
 -- Gives a slot its batch again if the call has no result for this batch: no result at all, or the
--- result of another batch.
-local function give_unknown(slot, tag)
+-- result of another batch. `stored`: the text in Redis.
+local function give_unknown(slot, stored)
+  local tag = rare.tag.split(stored)
   if not rare.tag.first_of(tag) then
     -- The text is no tag. So the tag is lost, and the slot is like any other one without a tag.
     redis_call('DEL', slot.tag_key)
     return
   end
   slot.is_busy = true
-  local object = rare.missing.owned_by(slot)
-  if object then
+  local object, is_owned = rare.missing.object_of(slot, stored)
+  if is_owned then
     local _, _, _, crashes = rare.tag.numbers(tag)
     if crashes > 0 then
       rare.room.taken(crashes)
     end
     return give(slot, object, tag)
   end
-  -- The slot owns no object: its list, or the owner key of its object, is lost.
+  -- The slot does not own the object of its batch: the owner key, or the tag and the list, are lost.
   if rare.missing.length_of(slot) > 0 then
-    return rare.missing.put(slot, tag)
+    return rare.missing.put(slot, object, stored)
   end
   redis_call('DEL', slot.tag_key)
   slot.is_busy = false

@@ -1,17 +1,23 @@
 -- hold: takes an object from its slot. The only way to hold one: retry, takeover, yield, stop.
 -- Commands: 4 or 5, and 2 for a batch. If the object has a held batch already, 1 per event of the batch.
 
--- Takes `object` from a slot whose keys begin with `at`, and holds it until `due` (ms, or 'inf').
--- `held_id`: the value of OBJ:events.held.id; nil if the object has no batch.
-local function hold_object(at, object, due, held_id)
+-- Takes `object` from a slot whose keys begin with `at`, and holds it until `due` (ms, or 'inf'). The
+-- slot has the batch of another object, which it keeps. `held_id`: the value of OBJ:events.held.id; nil
+-- if the object has no batch.
+local function hold_other(at, object, due, held_id)
   rare.shares.release(object)
   redis_call('ZADD', P .. K.objects_held, due, object)
   if held_id then
     redis_call('SET', P .. object .. K.events_held_id, held_id)
   end
-  redis_call('DEL', at .. K.worker_event_id)
   redis_call('SET', P .. object .. K.event_worker, 'held')
   redis_call('LREM', at .. K.worker_object, 1, object)
+end
+
+-- The same for the object of the slot's batch, or of a slot without a batch.
+local function hold_object(at, object, due, held_id)
+  redis_call('DEL', at .. K.worker_event_id)
+  hold_other(at, object, due, held_id)
 end
 
 -- Moves the events of a slot's batch to the held batch of the same object, those with the lower ids
@@ -55,4 +61,4 @@ local function give_back(at, object)
   end
 end
 
-return { object = hold_object, batch = hold_batch, give_back = give_back }
+return { object = hold_object, other = hold_other, batch = hold_batch, give_back = give_back }

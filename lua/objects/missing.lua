@@ -1,16 +1,31 @@
 -- missing: slots that have lost one of their keys, by hand or because Redis evicted it. Commands: 1
 -- per call that names free slots, and 2 per free slot if one of them has lost its tag; 1 per name
--- in the list of such a slot, and up to 8 for its batch. Per result that comes again: 1. Per result
+-- in the list of such a slot, and up to 14 for its batch. Per result that comes again: 1. Per result
 -- of a slot that does not own its object: up to 3
 
--- Returns the last object in the slot's list that the slot owns; nil if there is none. If the slot has
--- a batch, it is that of this object: later names are pushed before it.
-local function owned_by(slot)
+-- Returns the object of the slot's batch, and whether the slot owns it; if not, nobody does. Returns nil
+-- if the object is not known, or another slot has it. The value of the tag, `stored`, names the object. If
+-- it names none, the object is the last one in the slot's list that the slot owns: later names are pushed
+-- before it.
+local function object_of(slot, stored)
   local w, names = slot.owner, redis_call('LRANGE', slot.objects_key, '0', '-1')
+  local object, owner = rare.lost.named(stored)
+  if object and owner == w then
+    for _, name in ipairs(names) do
+      if name == object then
+        return object, true
+      end
+    end
+    redis_call('RPUSH', slot.objects_key, object)
+    rare.quarantine.report_lost(K.WORKER .. w .. K.worker_object, 'mended: the list of a slot with a batch was absent')
+    return object, true
+  elseif object then
+    return owner == '' and object or nil, false
+  end
   for k = #names, 1, -1 do
-    local object = names[k]
+    object = names[k]
     if not rare.names.is_foreign(object) and redis_call('MGET', P .. object .. K.event_worker)[1] == w then
-      return object
+      return object, true
     end
   end
 end
@@ -21,22 +36,26 @@ local function length_of(slot)
   return type(length) == 'number' and length or 0
 end
 
--- Writes the slot's tag again, if it is lost and the caller has a result of the batch in the slot.
--- A text that is no tag counts as a lost tag. Returns the tag; the stored text, or false, if the
--- result is of another batch. A batch that is committed is never named here: its object has a last
--- id that is not below the ids of the batch, or has left the slot. An event that ends without delivery
--- does not change the last id. So a result that ends one names no batch. `stored`: the tag in Redis.
+-- Writes the slot's tag again, if it is lost and the caller has a result of the batch in the slot. A
+-- text that is no tag counts as a lost tag; one that names no object is as good as one that does.
+-- Returns the tag; the stored text, or false, if the result is of another batch. A batch that is
+-- committed is never named here: its object has a last id that is not below the ids of the batch, or has
+-- left the slot. An event that ends without delivery does not change the last id. So a result that ends
+-- one names no batch. `stored`: the tag in Redis.
 local function tag_again(slot, stored)
   local object, tag, last = slot.object, slot.tag, slot.last
-  if stored and rare.tag.first_of(stored) then
-    return stored
+  if stored then
+    local there, named = rare.tag.split(stored)
+    if rare.tag.first_of(there) then
+      return not named and there == rare.tag.split(tag) and tag or stored
+    end
   end
   local length, first = length_of(slot), tonumber((rare.tag.numbers(tag)))
   if length == 0 or slot.word == 'reject' or slot.word == 'complete' or (slot.word == 'done' or slot.word == 'yield') and tonumber(last) - first + 1 ~= length then
     return stored
   end
   local delivered = tonumber(redis_call('MGET', P .. object .. K.last_event_id)[1] or '0')
-  if owned_by(slot) ~= object or not delivered or delivered >= first then
+  if object_of(slot, stored) ~= object or not delivered or delivered >= first then
     return stored
   end
   local key = slot.tag_key
@@ -69,16 +88,24 @@ local function owns(slot, owner)
   return true
 end
 
--- Moves the batch of a slot that owns no object out of the slot. Names that a pop has moved to the
--- slot's list are markers again. `tag`: nil if it is lost. The slot is busy if the batch must stay.
-local function put(slot, tag)
-  slot.is_busy = true
-  rare.strays.give_back(slot.number)
-  local what = rare.lost.put(rare.worker.at(slot.owner), tag)
-  slot.is_busy = string.sub(what, 1, 5) == 'stuck'
+-- Takes the batch from a slot that does not own the object of the batch. Holds the object with the batch
+-- for an operator, if nobody owns it. If `object` is nil, moves the batch to the lost ones, and names that
+-- a pop has moved to the slot's list are markers again. `stored`: the value of the tag; false if it is
+-- lost. The slot is busy if the batch must stay.
+local function put(slot, object, stored)
+  local at, what = rare.worker.at(slot.owner), nil
+  slot.is_busy = false
+  if object then
+    rare.quarantine.note(object, rare.lost.hold(at, object, rare.tag.split(stored)))
+  else
+    slot.is_busy = true
+    rare.strays.give_back(slot.number)
+    what = rare.lost.put(at, stored)
+    slot.is_busy = string.sub(what, 1, 5) == 'stuck'
+    rare.quarantine.report_lost(K.WORKER .. slot.owner, what)
+  end
   -- A batch that must stay is no progress: the next call would find the same.
   call.progress = call.progress or not slot.is_busy
-  rare.quarantine.report_lost(K.WORKER .. slot.owner, what)
 end
 
 -- Looks at the free slots that have a batch although they have no tag. If the slot owns an object,
@@ -87,12 +114,12 @@ local function free_all()
   for i = 1, call.slots_n do
     local slot = call.slots[i]
     if not slot.is_busy and not slot.left and length_of(slot) > 0 then
-      local object = owned_by(slot)
+      local object = object_of(slot, false)
       if object then
-        rare.quarantine.note(object, rare.lost.hold(rare.worker.at(slot.owner), object, nil))
+        rare.quarantine.note(object, rare.lost.hold(rare.worker.at(slot.owner), object, false))
         call.progress = true
       else
-        put(slot, nil)
+        put(slot, nil, false)
       end
     end
   end
@@ -112,6 +139,6 @@ local function is_held(object)
 end
 
 return {
-  owned_by = owned_by, tag_again = tag_again, owns = owns, put = put, free_all = free_all, is_held = is_held,
+  object_of = object_of, tag_again = tag_again, owns = owns, put = put, free_all = free_all, is_held = is_held,
   length_of = length_of,
 }

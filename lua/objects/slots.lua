@@ -12,14 +12,17 @@ local function tell(lost, name, what)
 end
 
 -- Returns whether the last of the names in the slot's list is the object of the slot's batch, although
--- the object has no owner. Its owner key is lost then. No name of the list has the slot as its owner.
--- Later names are pushed before the name of the object.
-local function has_lost_owner(at, w, names)
+-- the object has no owner. Its owner key is lost then. Later names are pushed before the name of the
+-- object. `named`: the object that the tag names. If it names none, the last name counts as the object,
+-- unless the slot owns another one.
+local function has_lost_owner(at, w, names, named)
   local object = names[#names]
   -- No object has the name of a mark.
   local is_none = object == '' or string.sub(object, 1, 2) == '\0t' or rare.names.is_foreign(object)
   if is_none or redis_call('EXISTS', P .. object .. K.event_worker) == 1 or redis_call('EXISTS', at .. K.worker_event) == 0 then
     return false
+  elseif named then
+    return named == object
   end
   for _, other in ipairs(names) do
     if not rare.names.is_foreign(other) and redis_call('MGET', P .. other .. K.event_worker)[1] == w then
@@ -27,6 +30,42 @@ local function has_lost_owner(at, w, names)
     end
   end
   return true
+end
+
+-- Returns the tag in the value of event.worker:W:event.id, and the object that it names; the tag is false
+-- if it is lost, or the text is no tag.
+local function tag_of(stored)
+  local tag, named = rare.tag.split(stored or '')
+  return rare.tag.first_of(tag) and tag or false, named
+end
+
+-- Gives the object of a slot's batch to `owned`, although the slot's list is lost: the list gets the name
+-- again. A batch whose object is not known, or belongs to another slot, leaves the slot. Returns a text
+-- about a lost key: a name, and what has happened to it.
+local function without_list(at, slot, w, owned)
+  local stored = redis_call('GET', at .. K.worker_event_id)
+  local tag, object, owner = tag_of(stored), rare.lost.named(stored)
+  if owner == w then
+    redis_call('RPUSH', at .. K.worker_object, object)
+    local why = owned(at, slot, object, tag)
+    if why then
+      return object, why
+    end
+    return K.WORKER .. w .. K.worker_object, 'mended: the list of a slot with a batch was absent'
+  elseif owner == '' then
+    return object, rare.lost.hold(at, object, tag)
+  end
+  return K.WORKER .. w, rare.lost.put(at, stored)
+end
+
+-- Takes an object from a slot that owns it, but has the batch of another object. The object is held, with
+-- its batch if the slot has put that away. Returns the reason if it waits for an operator.
+local function release_other(at, object)
+  local is_held, why = rare.lost.hold_again(at, object, true)
+  if not is_held then
+    rare.hold.other(at, object, rare.time.now_ms(), nil)
+  end
+  return why
 end
 
 -- Calls `owned(at, slot, object, tag)` for every object that a slot of `name` owns. `at` is the
@@ -57,8 +96,8 @@ local function each_slot(name, slots, owned, most, in_hand)
     for i = #taken, 1, -1 do
       local object = taken[i]
       local values = rare.names.is_foreign(object) and {} or redis_call('MGET', P .. object .. K.event_worker, at .. K.worker_event_id)
-      local tag = values[2] and rare.tag.first_of(values[2]) and values[2] or false
-      local is_lost = i == #taken and values[2] and not values[1] and has_lost_owner(at, w, taken)
+      local tag, named = tag_of(values[2])
+      local is_lost = i == #taken and values[2] and not values[1] and has_lost_owner(at, w, taken, named)
       if is_lost and in_hand then
         redis_call('SET', P .. object .. K.event_worker, w)
         tell(lost, object .. K.event_worker, 'mended: the owner of an object in hand was absent')
@@ -72,8 +111,14 @@ local function each_slot(name, slots, owned, most, in_hand)
       -- MGET returns nil for a key of a wrong type, so such an object counts as one without an
       -- owner. A foreign name goes back to the markers, too: advance drops and reports it.
       elseif values[1] == w then
-        had = object
-        local why = owned(at, slot, object, tag)
+        local is_other = named and named ~= object and redis_call('EXISTS', at .. K.worker_event) == 1
+        local why = nil
+        if not is_other then
+          had = object
+          why = owned(at, slot, object, tag)
+        elseif not in_hand then
+          why = release_other(at, object)
+        end
         if why then
           tell(lost, object, why)
         end
@@ -83,7 +128,7 @@ local function each_slot(name, slots, owned, most, in_hand)
       end
     end
     if not had and not in_hand and redis_call('EXISTS', at .. K.worker_event) == 1 then
-      tell(lost, K.WORKER .. w, rare.lost.put(at, redis_call('GET', at .. K.worker_event_id)))
+      tell(lost, without_list(at, slot, w, owned))
       met = met + 1
     end
   end
@@ -158,7 +203,7 @@ end
 --   crashes_max  with `died`: crashes after which an event waits for an operator (0: never)
 local function hold_owned(at, object, tag, cause)
   if not tag and redis_call('EXISTS', at .. K.worker_event) == 1 then
-    return rare.lost.hold(at, object, nil)
+    return rare.lost.hold(at, object, false)
   elseif not tag then
     local is_held, lost_why = rare.lost.hold_again(at, object)
     if not is_held then

@@ -48,6 +48,20 @@ local function wrong_key(worker)
   end
 end
 
+-- Returns the tag of the worker's batch, '' if there is none, and the object that it names.
+local function tag_of(worker)
+  local value = redis_call('GET', at_of(worker) .. K.worker_event_id) or ''
+  local tag = rare.tag.split(value)
+  return tag, (rare.lost.named(value))
+end
+
+-- Returns whether the batch of the worker may be that of the object. `named`: the object that the tag
+-- names. `owned`: the objects that the worker owns by its list. `is_listed`: whether the object is in
+-- that list.
+local function may_have(object, named, owned, is_listed)
+  return named == object or not named and (is_listed or #owned == 0)
+end
+
 -- Gives an object the batch back that its worker has put away, because the name of the object was
 -- lost from the worker's list. The events keep their ids if their tag is known. Returns whether there
 -- is such a batch.
@@ -56,7 +70,11 @@ local function give_lost(object, worker)
   if redis_call('LLEN', key) < 2 or redis_call('EXISTS', base .. K.events_held) == 1 then
     return false
   end
-  local tag = redis_call('LINDEX', key, '0')
+  local value = redis_call('LINDEX', key, '0')
+  local tag, name = rare.tag.split(value)
+  if name and name ~= object then
+    return false
+  end
   local first, handouts, attempts, crashes = rare.tag.numbers(tag)
   local number = ids.parse(first or '') or 0
   rare.mend.solves(worker)
@@ -66,11 +84,13 @@ local function give_lost(object, worker)
   end
   rare.mend.step('batch', K.WORKER .. worker .. K.worker_lost .. ' is the batch of ' .. object .. ', with ' .. redis_call('LLEN', key) - 1
     .. ' events' .. (with_ids and ': it is held, due now' or ': the events get new ids'), function()
-    redis_call('LREM', key, 1, tag)
+    redis_call('LREM', key, 1, value)
     redis_call('LREM', at_of(worker) .. K.worker_object, 1, object)
     redis_call('RENAME', key, base .. K.events_held)
     redis_call('SET', base .. K.event_worker, 'held')
-    redis_call('ZADD', P .. K.objects_held, rare.time.now_ms(), object)
+    if not redis_call('ZSCORE', P .. K.objects_paused, object) then
+      redis_call('ZADD', P .. K.objects_held, rare.time.now_ms(), object)
+    end
     if with_ids then
       redis_call('SET', base .. K.events_held_id, rare.tag.held_text(first, handouts, attempts, crashes, 'takeover'))
     else
@@ -83,11 +103,11 @@ end
 -- Holds the object of a worker that is dead, with the batch, due now. The events keep their ids.
 local function free(object, worker, state)
   local at = at_of(worker)
-  local tag, count = redis_call('GET', at .. K.worker_event_id) or '', redis_call('LLEN', at .. K.worker_event)
+  local count, tag, named = redis_call('LLEN', at .. K.worker_event), tag_of(worker)
   local _, owned, seen = names_of(worker)
   local first = rare.tag.first_of(tag)
   local now_ms = rare.time.now_ms()
-  local with_batch = count > 0 and (seen[object] or #owned == 0)
+  local with_batch = count > 0 and may_have(object, named, owned, seen[object])
   if with_batch and state.count == 0 and redis_call('EXISTS', at .. K.worker_lost) == 0 then
     rare.mend.solves(worker)
   end
@@ -106,16 +126,32 @@ local function free(object, worker, state)
       rare.hold.object(at, object, now_ms, nil)
     end)
   elseif not give_lost(object, worker) then
+    -- If the worker has a batch, it is that of another object.
+    local hold = count > 0 and rare.hold.other or rare.hold.object
     rare.mend.step('freed', 'its owner ' .. worker .. ' is dead: it is held, due now', function()
-      rare.hold.object(at, object, now_ms, nil)
+      hold(at, object, now_ms, nil)
     end)
   end
+end
+
+-- Gives a batch that a worker has put away back to the object that the batch names, as soon as no slot
+-- has the object. Returns whether the batch names an object.
+local function return_lost(worker)
+  local object, owner = rare.lost.named(redis_call('LINDEX', at_of(worker) .. K.worker_lost, '0'))
+  if not object then
+    return false
+  elseif owner ~= '' and owner ~= 'held' then
+    rare.mend.leave('has a batch of ' .. object .. ', which ' .. (owner or 'a key of a wrong type') .. ' owns: look again when that is over')
+  elseif not give_lost(object, worker) then
+    rare.mend.leave('has a batch of ' .. object .. ', which has a held batch: release or skip that one first')
+  end
+  return true
 end
 
 -- Makes events of an object that is not known dead letters.
 local function bury_lost(worker)
   local key = at_of(worker) .. K.worker_lost
-  local tag = redis_call('LINDEX', key, '0')
+  local tag = rare.tag.split(redis_call('LINDEX', key, '0'))
   local first, count = rare.tag.first_of(tag) or 0, redis_call('LLEN', key) - 1
   if first > 0 then
     rare.rebuild.rise(ids.after(first, count - 1), 'the batch of ' .. worker)
@@ -174,9 +210,11 @@ local function mend_owner(object, state, others)
     return rare.mend.leave('its owner ' .. owner .. ' is no slot of a worker process of seriatim: if that worker is dead, --dead-owner ' .. owner .. ' frees the object')
   end
   local at = at_of(owner)
-  local tag = redis_call('GET', at .. K.worker_event_id) or ''
-  if redis_call('LPOS', at .. K.worker_object, object) then
-    local has_batch = tag ~= '' or redis_call('EXISTS', at .. K.worker_event) == 1
+  local tag, named = tag_of(owner)
+  local has_batch = tag ~= '' or redis_call('EXISTS', at .. K.worker_event) == 1
+  -- Whether the batch of the worker is of another object.
+  local is_other = has_batch and named and named ~= object
+  if not is_other and redis_call('LPOS', at .. K.worker_object, object) then
     if not has_batch and give_lost(object, owner) then
       return false
     elseif not has_batch and redis_call('EXISTS', base .. K.events) == 0 then
@@ -187,19 +225,19 @@ local function mend_owner(object, state, others)
     end
     return true, tag
   end
-  if give_lost(object, owner) then
+  if named ~= object and give_lost(object, owner) then
     return false
   end
   local _, owned = names_of(owner)
-  if owned[1] then
+  if not may_have(object, named, owned, false) then
     rare.mend.step('held', 'its owner ' .. owner .. ' has another object: it is held, due now', function()
-      redis_call('SET', base .. K.event_worker, 'held')
-      redis_call('ZADD', P .. K.objects_held, rare.time.now_ms(), object)
+      rare.hold.other(at, object, rare.time.now_ms(), nil)
     end)
     return false
   end
   -- A living process puts a lost tag right with its next calls.
-  local has_batch, has_ids = redis_call('EXISTS', at .. K.worker_event) == 1, rare.tag.first_of(tag) ~= nil
+  local has_ids = rare.tag.first_of(tag) ~= nil
+  has_batch = redis_call('EXISTS', at .. K.worker_event) == 1
   if not has_lease and not has_batch then
     if rare.unfinished.end_progress(object) then
       if redis_call('EXISTS', at .. K.worker_lost) == 0 then
@@ -219,7 +257,7 @@ local function mend_owner(object, state, others)
     rare.mend.solves(owner)
   end
   rare.mend.step('list', 'is in the list of its owner ' .. owner .. ' again', function()
-    redis_call('LPUSH', at .. K.worker_object, object)
+    redis_call('RPUSH', at .. K.worker_object, object)
   end)
   return true, tag
 end
@@ -255,7 +293,7 @@ local function mend_worker(subject, others)
   end
   local is_registered, has_lease = standing(worker)
   local names, owned = names_of(worker)
-  local tag, count = redis_call('GET', at .. K.worker_event_id) or '', redis_call('LLEN', at .. K.worker_event)
+  local count, tag, named = redis_call('LLEN', at .. K.worker_event), tag_of(worker)
   local first = rare.tag.first_of(tag)
   if first then
     rare.rebuild.rise(ids.after(first, math.max(count - 1, 0)), 'the batch of ' .. worker)
@@ -263,11 +301,12 @@ local function mend_worker(subject, others)
   if redis_call('EXISTS', at .. K.worker_lost) == 1 then
     -- At first, the repair of an object may take this batch.
     local is_searched = subject.hint == 'searched'
-    if is_searched and owned[1] and tag == '' and count == 0 and give_lost(owned[#owned], worker) then
+    local is_returned = is_searched and return_lost(worker)
+    if is_searched and not is_returned and owned[1] and tag == '' and count == 0 and give_lost(owned[#owned], worker) then
       return
-    elseif is_searched then
+    elseif is_searched and not is_returned then
       bury_lost(worker)
-    else
+    elseif not is_searched then
       rare.mend.leave('has a batch of an object that is not known')
     end
   end
@@ -286,7 +325,7 @@ local function mend_worker(subject, others)
   elseif not is_registered and not is_dead then
     return rare.mend.leave('this worker is no slot of a worker process of seriatim: if it is dead, --dead-owner ' .. worker .. ' frees its object')
   end
-  local object = owned[1] or names[#names]
+  local object = owned[1] or named or names[#names]
   if count == 0 and tag ~= '' and owned[1] and not rare.unfinished.end_progress(object) then
     return
   elseif count == 0 and tag ~= '' and owned[1] then
@@ -298,12 +337,15 @@ local function mend_worker(subject, others)
   elseif count > 0 and owned[1] and (not rare.mend.doing or redis_call('EXISTS', P .. object .. K.events_held) == 0) then
     -- The repair of the object has moved its held batch before.
     requeue_batch(object, worker)
-  elseif is_registered and subject.hint == 'searched' and count > 0 and not owned[1] and object and not rare.names.is_foreign(object) and object ~= '' and first
+  elseif (is_registered or is_dead and named) and subject.hint == 'searched' and count > 0 and not owned[1] and object and not rare.names.is_foreign(object) and object ~= '' and first
     and redis_call('EXISTS', P .. object .. K.event_worker) == 0
     and first > (ids.parse(redis_call('MGET', P .. object .. K.last_event_id)[1] or '') or 0) then
     -- No object has the slot as its owner: the repair of such an object would have put it into the list.
     rare.mend.step('owner', 'has a batch and the name of ' .. object .. ', which nobody owns: it owns that object again', function()
       redis_call('SET', P .. object .. K.event_worker, worker)
+      if not redis_call('LPOS', at .. K.worker_object, object) then
+        redis_call('RPUSH', at .. K.worker_object, object)
+      end
     end)
   else
     rare.mend.leave('has a batch of ' .. count .. ' events, but no object is known for it: look at ' .. K.WORKER .. worker .. K.worker_event)

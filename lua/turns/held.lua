@@ -53,7 +53,7 @@ local function claim_batch(slot, object, last, held_id)
   redis_call('ZREM', P .. K.objects_held, object)
   redis_call('RENAME', P .. object .. K.events_held, slot.batch_key)
   redis_call('DEL', P .. object .. K.events_held_id)
-  redis_call('MSET', P .. object .. K.event_worker, slot.owner, slot.tag_key, tag)
+  redis_call('SET', P .. object .. K.event_worker, slot.owner)
   call.claimed[object] = true
   if call.took then
     call.took[#call.took + 1] = object

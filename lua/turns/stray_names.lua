@@ -36,7 +36,7 @@ local function look(slot, object)
     return false
   elseif slot.is_busy or budget.claims_left <= 0 or budget.bytes_left <= 0 or call.limited and not found[1] then
     if found[1] then
-      rare.hold.object(rare.worker.at(slot.owner), object, rare.time.now_ms(), nil)
+      rare.hold.other(rare.worker.at(slot.owner), object, rare.time.now_ms(), nil)
       call.held_changed = true
     else
       rare.hold.give_back(rare.worker.at(slot.owner), object)

@@ -1,17 +1,34 @@
 -- tag: the numbers of a batch, in flight or held, and the reason for a hold.
 --
 -- event.worker:W:event.id  the tag of a batch in flight: `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]`,
---                          without trailing zeros. `FIRST 0`: the first hand-out of an event whose
---                          key stands in OBJ:event.key
+--                          without trailing zeros; then a line feed and the object of the batch.
+--                          `FIRST 0`: the first hand-out of an event whose key stands in
+--                          OBJ:event.key
 -- OBJ:events.held.id       the numbers of a held batch and the reason: `FIRST HANDOUTS ATTEMPTS
 --                          CRASHES WHY`; FIRST is 0 for an object without a batch
 
 -- The largest number after the id that a worker process can read.
 local COUNT_MAX = 4294967295
 
--- Returns the four numbers of a tag. The first one is text, as ids are.
+-- Returns the value of event.worker:W:event.id.
+local function stored(tag, object)
+  return tag .. '\n' .. object
+end
+
+-- Returns the tag in a value of event.worker:W:event.id, and the object of the batch; nil if the value
+-- names none.
+local function split(value)
+  local at = string.find(value, '\n', 1, true)
+  if at then
+    return string.sub(value, 1, at - 1), string.sub(value, at + 1)
+  end
+  return value, nil
+end
+
+-- Returns the four numbers of a tag, or of a value of event.worker:W:event.id. The first one is text, as
+-- ids are.
 local function numbers(tag)
-  local first, rest = string.match(tag, '^(%d+)(.*)$')
+  local first, rest = string.match(tag, '^(%d+)([^\n]*)')
   local handouts, attempts, crashes = string.match(rest or '', '^ (%d+) ?(%d*) ?(%d*)$')
   return first, tonumber(handouts) or 0, tonumber(attempts) or 0, tonumber(crashes) or 0
 end
@@ -34,9 +51,10 @@ local function keyed(first)
 end
 
 -- Returns whether the tag has a blank. Then the end of the batch needs additional steps: the tag
--- has hand-outs, attempts or crashes, or OBJ:event.key has the key of the event.
-local function is_odd(tag)
-  return string.find(tag, ' ') ~= nil
+-- has hand-outs, attempts or crashes, or OBJ:event.key has the key of the event. `value`: a tag, or the
+-- value of event.worker:W:event.id.
+local function is_odd(value)
+  return string.find(value, '^%d+ ') ~= nil
 end
 
 -- Returns the first id of a tag as a number; nil if the text is no tag.
@@ -80,12 +98,12 @@ local function held_text(first, handouts, attempts, crashes, why)
 end
 
 -- Returns whether the first event of the batch has failed before. `value`: a tag, or the value of
--- OBJ:events.held.id.
+-- event.worker:W:event.id or OBJ:events.held.id.
 local function has_failed(value)
   return string.find(value, '^%d+ %d+ [1-9]') ~= nil
 end
 
 return {
-  numbers = numbers, text = text_of, first_of = first_of, held_numbers = held_numbers, held_why = held_why,
+  stored = stored, split = split, numbers = numbers, text = text_of, first_of = first_of, held_numbers = held_numbers, held_why = held_why,
   held_error = held_error, held_text = held_text, has_failed = has_failed, keyed = keyed, is_odd = is_odd,
 }

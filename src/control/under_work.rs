@@ -215,7 +215,7 @@ async fn owned<C: ConnectionLike>(
                 object_escaped: escape::differing(&one.object),
                 worker: one.worker,
                 queued: one.queued,
-                id: text(&answers[1]).and_then(|tag| Some(tag.parse::<Tag>().ok()?.first)),
+                id: text(&answers[1]).and_then(|value| Some(Tag::of_stored(&value)?.first)),
             })
         });
     Ok(objects.collect())

@@ -362,7 +362,7 @@ async fn slots<C: ConnectionLike>(
             .as_ref()
             .ok()
             .and_then(reply::text)
-            .and_then(|tag| tag.parse::<Tag>().ok());
+            .and_then(|value| Tag::of_stored(&value));
         let batch = (number(2) > 0).then(|| {
             let tries = tag.map_or_else(Tries::default, |tag| Tries {
                 handouts: tag.handouts.into(),

@@ -241,10 +241,7 @@ async fn a_paused_process_counts_no_crash() {
         .text(&console.keys.event_worker("work:1"))
         .await
         .expect("an owner");
-    let tag = console
-        .text(&console.keys.worker_event_id(&owner))
-        .await
-        .expect("a tag");
+    let tag = console.tag(&owner).await.expect("a tag");
     assert_eq!(tag.split(' ').nth(3), None, "{tag}");
 }
 

@@ -29,7 +29,8 @@ async fn crashes_in_hand(console: &Console) -> Vec<u32> {
     let keys: Vec<String> = console.run(&["KEYS", &pattern]).await;
     let mut crashes = Vec::new();
     for key in keys {
-        let tag = console.text(&key).await.unwrap_or_default();
+        let value = console.text(&key).await.unwrap_or_default();
+        let tag = value.lines().next().unwrap_or_default();
         crashes.push(
             tag.split(' ')
                 .nth(3)

@@ -10,7 +10,7 @@ use crate::support::sweep::sweep;
 
 /// Attaches as another process, as after a restart. Returns the batches kept, the objects held, and
 /// what was told.
-async fn restart(scene: &Scene) -> (u64, u64, Vec<(String, String)>) {
+pub(crate) async fn restart(scene: &Scene) -> (u64, u64, Vec<(String, String)>) {
     let args = Attach {
         token: "token-2",
         displace: &scene
@@ -27,7 +27,7 @@ async fn restart(scene: &Scene) -> (u64, u64, Vec<(String, String)>) {
 }
 
 /// Renews the lease. Returns the number of names that were no objects of the slots, and what was told.
-async fn renew(scene: &Scene) -> (u64, Vec<(String, String)>) {
+pub(crate) async fn renew(scene: &Scene) -> (u64, Vec<(String, String)>) {
     let (mut conn, lease) = (scene.conn().await, Duration::from_secs(600));
     let renewed = wire::renew(&mut conn, &scene.keys, "w", "token-1", lease, 2).await;
     match renewed.expect("an answer") {
@@ -36,7 +36,7 @@ async fn renew(scene: &Scene) -> (u64, Vec<(String, String)>) {
     }
 }
 
-fn one_text(name: &str, text: &str) -> Vec<(String, String)> {
+pub(crate) fn one_text(name: &str, text: &str) -> Vec<(String, String)> {
     vec![(name.to_owned(), text.to_owned())]
 }
 
@@ -170,12 +170,15 @@ async fn a_slot_without_its_list_goes_on() {
     }
 }
 
-/// The slot's list is lost, and the process starts again. Nothing tells the object of the batch. So the
-/// batch leaves the slot, and no other object gets its events. `check` names it. A second batch of
-/// the same slot stays there, and the slot is busy.
+const NAMELESS: &str =
+    "own w.0 work:1 7 1; DEL event.worker:w.0:object; SET event.worker:w.0:event.id 7";
+
+/// The slot's list is lost, and the tag names no object. The process starts again. Nothing tells the
+/// object of the batch. So the batch leaves the slot, and no other object gets its
+/// events. `check` names it. A second batch of the same slot stays there, and the slot is busy.
 #[tokio::test]
 async fn a_batch_of_an_unknown_object_is_kept() {
-    let given = "own w.0 work:1 7 1; DEL event.worker:w.0:object";
+    let given = NAMELESS;
     let scene = Scene::given(given).await;
     assert_eq!(
         restart(&scene).await,
@@ -212,12 +215,14 @@ async fn a_batch_of_an_unknown_object_is_kept() {
     assert!(!scene.free(0..1, BOUNDS).await.more);
 }
 
-/// The owner key of an object in hand was evicted, and the reply to its claim was lost. So the object
-/// of the slot's batch is not known. The batch leaves the slot, and no event of another object gets
+/// The owner key of an object in hand was evicted, the reply to its claim was lost, and its tag names no
+/// object. The batch leaves the slot, and no event of another object gets
 /// into it.
 #[tokio::test]
 async fn a_batch_of_no_object_leaves_its_slot() {
-    let given = "own w.0 work:1 1 1; DEL work:1:event.worker; emit work:2 2";
+    let given = "
+        own w.0 work:1 1 1; DEL work:1:event.worker; SET event.worker:w.0:event.id 1; emit work:2 2
+    ";
     let scene = Scene::given(given).await;
     let answer = scene.free(0..1, BOUNDS).await;
     assert_eq!(answer.objects(), ["work:2"]);
@@ -231,8 +236,7 @@ async fn a_batch_of_no_object_leaves_its_slot() {
     scene.changed(changes).await;
 }
 
-/// The owner key of an object in hand is lost, and the tag of its slot, too. The batch leaves the
-/// slot without ids, and the slot is free for the next object. A name that a pop has moved to
+/// The owner key of an object in hand is lost, and the tag of its slot, too. The batch leaves the slot without ids, and the slot is free for the next object. A name that a pop has moved to
 /// another slot is claimed there.
 #[tokio::test]
 async fn a_batch_without_a_tag_and_an_object_leaves_its_slot() {
@@ -520,7 +524,7 @@ async fn later_events_do_not_overtake_a_batch_that_was_put_away() {
         ),
     ] {
         for restarts in [false, true] {
-            let scene = Scene::given("own w.0 work:1 7 1; DEL event.worker:w.0:object").await;
+            let scene = Scene::given(NAMELESS).await;
             scene
                 .add(&format!("SET event.worker:w.0:event.id '{tag}'"))
                 .await;

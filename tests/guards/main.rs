@@ -27,6 +27,7 @@ mod looks;
 mod lost;
 mod marks;
 mod moments;
+mod named;
 mod names;
 mod operators;
 mod owners;

@@ -64,10 +64,7 @@ async fn a_commit_moves_the_last_id_and_releases_the_object_in_one_step() {
     first.until_reached(1).await;
     assert_eq!(console.text(&keys.last_event_id("work:1")).await, None);
     assert_eq!(console.list(&keys.worker_event("w.0")).await, ["1"]);
-    assert_eq!(
-        console.text(&keys.worker_event_id("w.0")).await.as_deref(),
-        Some("1")
-    );
+    assert_eq!(console.tag("w.0").await.as_deref(), Some("1"));
     assert_eq!(console.list(&keys.worker_object("w.0")).await, ["work:1"]);
     console.emit("work:1", "2").await;
     first.open();
@@ -77,10 +74,7 @@ async fn a_commit_moves_the_last_id_and_releases_the_object_in_one_step() {
         console.text(&keys.last_event_id("work:1")).await.as_deref(),
         Some("1")
     );
-    assert_eq!(
-        console.text(&keys.worker_event_id("w.0")).await.as_deref(),
-        Some("2")
-    );
+    assert_eq!(console.tag("w.0").await.as_deref(), Some("2"));
     assert_eq!(console.owner("work:1").await.as_deref(), Some("w.0"));
     second.open();
     console.until_at_rest().await;

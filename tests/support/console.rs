@@ -130,6 +130,12 @@ impl Console {
         self.run::<Option<u64>>(&["GET", key]).await.unwrap_or(0)
     }
 
+    /// Returns the tag of the batch of a slot.
+    pub async fn tag(&self, worker: &str) -> Option<String> {
+        let value = self.text(&self.keys.worker_event_id(worker)).await?;
+        Some(value.lines().next().unwrap_or_default().to_owned())
+    }
+
     /// Returns the text at a key.
     pub async fn text(&self, key: &str) -> Option<String> {
         self.run(&["GET", key]).await

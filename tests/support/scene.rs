@@ -362,8 +362,13 @@ impl Scene {
         groups.into_iter().map(line).collect()
     }
 
-    /// Returns the value of a key without the prefix, as [`Self::changed`] describes it.
+    /// Returns the value of a key without the prefix, as [`Self::changed`] describes it; of a tag
+    /// without the object that it names.
     pub async fn at(&self, key: &str) -> String {
+        if key.ends_with(":event.id") && !key.ends_with(":last.event.id") {
+            let all = self.dump(&[]).await;
+            return self.shown(all.get(key.as_bytes()));
+        }
         self.shown(self.dump(&[key]).await.values().next())
     }
 
@@ -409,8 +414,39 @@ impl Scene {
         let words = [&["EVAL", READ, "0", self.keys.prefix()], only].concat();
         let all: Vec<Row> = self.run(&words).await;
         let rows = all.into_iter();
-        rows.map(|(key, kind, expires, items)| (key, (kind, expires, items)))
-            .collect()
+        let mut all: All = rows
+            .map(|(key, kind, expires, items)| (key, (kind, expires, items)))
+            .collect();
+        if only.is_empty() {
+            Self::hide_objects_of_tags(&mut all);
+        }
+        all
+    }
+
+    /// Leaves out the object that a tag names, as long as the list of its slot, or the owner of the
+    /// object, says the same; `TAG of OBJECT` is a wrong one.
+    fn hide_objects_of_tags(all: &mut All) {
+        let agrees = |worker: &[u8], object: &[u8]| {
+            let list = all.get(&[worker, b":object"].concat());
+            let owner = all.get(&[object, b":event.worker"].concat());
+            list.is_some_and(|(_, _, names)| names.iter().any(|name| name == object))
+                || owner.is_some_and(|(_, _, owner)| worker.ends_with(&owner[0]))
+        };
+        let shown = |key: &Vec<u8>| {
+            let worker = key.strip_suffix(b":event.id")?;
+            let value = &all[key].2[0];
+            let at = value.iter().position(|byte| *byte == b'\n')?;
+            let (tag, object) = (&value[..at], &value[at + 1..]);
+            let shown = match agrees(worker, object) {
+                true => tag.to_vec(),
+                false => [tag, b" of ", object].concat(),
+            };
+            Some((key.clone(), shown))
+        };
+        let tags: Vec<_> = all.keys().filter_map(shown).collect();
+        for (key, tag) in tags {
+            all.insert(key, ("string".to_owned(), false, vec![tag]));
+        }
     }
 
     fn shown(&self, value: Option<&(String, bool, Vec<Vec<u8>>)>) -> String {

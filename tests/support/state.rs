@@ -99,6 +99,9 @@ impl State {
         self.run("LPUSH", &[&self.keys.worker_object(worker), object])
             .await;
         self.batch(worker, first, batch).await;
+        let tag = format!("{first}\n{object}");
+        self.run("SET", &[&self.keys.worker_event_id(worker), &tag])
+            .await;
     }
 
     pub async fn batch(&mut self, worker: &str, first: u64, batch: &[&str]) {

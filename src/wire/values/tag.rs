@@ -9,9 +9,9 @@ use crate::event::ID_END;
 /// Identifies a batch in flight. No two hand-outs in a namespace have the same first id and the
 /// same number of hand-outs.
 ///
-/// Redis stores the tag as `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]` without trailing zeros. The one
-/// exception is the first hand-out of a schedule's event with a key, whose tag is `FIRST 0`. The
-/// scripts compare tags as text.
+/// Redis stores the tag as `FIRST[ HANDOUTS[ ATTEMPTS[ CRASHES]]]` without trailing zeros, and behind a
+/// line feed the object of the batch. The one exception is the first hand-out of a schedule's event
+/// with a key, whose tag is `FIRST 0`. The scripts compare tags as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tag {
     /// The id of the first event.
@@ -28,6 +28,17 @@ pub struct Tag {
 }
 
 impl Tag {
+    /// Returns the value of `event.worker:W:event.id` for a batch of this object.
+    pub fn stored(self, object: &[u8]) -> Vec<u8> {
+        [format!("{self}\n").as_bytes(), object].concat()
+    }
+
+    /// Returns the tag in a value of `event.worker:W:event.id`; `None` if the value has no tag.
+    pub fn of_stored(value: &str) -> Option<Self> {
+        let (tag, _) = value.split_once('\n').unwrap_or((value, ""));
+        tag.parse().ok()
+    }
+
     /// Returns the tag of the rest after the first `count` events. Ids are `stride` apart.
     ///
     /// The attempts belonged to the first event, so the rest has 0 attempts. If the batch has
@@ -127,6 +138,8 @@ mod tests {
             let tag = Tag { first, handouts, attempts, crashes, is_keyed: false };
             let text = tag.to_string();
             prop_assert_eq!(text.parse::<Tag>(), Ok(tag));
+            prop_assert_eq!(Tag::of_stored(&text), Some(tag));
+            prop_assert_eq!(Tag::of_stored(&format!("{text}\nwork 2\n3")), Some(tag));
             prop_assert!(!text.ends_with(" 0"));
             let keyed = Tag { first, is_keyed: true, ..Tag::default() };
             prop_assert_eq!(keyed.to_string(), format!("{first} 0"));

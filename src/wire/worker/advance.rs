@@ -307,7 +307,7 @@ impl Advance {
         cmd.arg(slot)
             .arg(report.then.effect().word)
             .arg(&report.object[..])
-            .arg(report.tag.to_string());
+            .arg(report.tag.stored(&report.object));
         match report.last {
             Some(last) => cmd.arg(last),
             None => cmd.arg(""),

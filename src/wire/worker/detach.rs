@@ -16,7 +16,8 @@ pub enum Detached {
         /// once.
         held: u64,
         /// Lost keys of slots, as pairs of an escaped name and a text: objects that are held for an
-        /// operator because of a lost key, and batches whose objects are not known.
+        /// operator because of a lost key, lists that have their names again, and batches whose
+        /// objects are not known, or are owned by other slots.
         lost: Vec<(String, String)>,
     },
     /// There was no lease. Either the lease had lapsed, or an earlier copy of this call has run.

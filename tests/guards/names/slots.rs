@@ -329,7 +329,9 @@ async fn a_detach_writes_a_valid_registration() {
 /// A batch without the name of its object is in a slot that only the lost registration named.
 #[tokio::test]
 async fn a_lost_registration_hides_no_batch() {
-    let scene = given("own w.900 a:1 1 e; DEL event.worker:w.900:object").await;
+    let keys =
+        "own w.900 a:1 1 e; DEL event.worker:w.900:object; SET event.worker:w.900:event.id 1";
+    let scene = given(keys).await;
     assert_eq!(lost(&scene).await, 1);
     let changes = "
         event.worker:w.900: event = nil; event.id = nil; lost = [e, 1]

@@ -68,7 +68,11 @@ async fn objects_of_another_namespace_are_left_alone() {
     const OURS: &str = "SET {shop:0}:work:1:event.worker gone.0; LPUSH {shop:0}:work:1:event.errors e; HSET {shop:0}:work:1:events.scheduled k 1";
     let scene = Scene::bare_under(Keys::new()).await;
     for owner in ["", "; DEL {shop:0}:work:1:event.worker"] {
-        let list = "DEL event.worker:gone.0:object work:4:event.worker; LPUSH event.worker:gone.0:object {shop:0}:work:1";
+        let list = "
+            DEL event.worker:gone.0:object work:4:event.worker
+            LPUSH event.worker:gone.0:object {shop:0}:work:1
+            SET event.worker:gone.0:event.id '14\n{shop:0}:work:1'
+        ";
         broken_by(&scene, &format!("{OURS}{owner}; {list}")).await;
         assert_eq!(call(&scene, &[("object", "{shop:0}:work:1")]).await, []);
         let told = call(

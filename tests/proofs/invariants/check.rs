@@ -142,6 +142,13 @@ fn batches(state: &State, owned: &BTreeMap<&str, &Name>) -> Result<(), String> {
                 worker.tag
             ));
         }
+        let owned = owned.get(w.as_str()).copied();
+        if worker.named.as_ref() != owned {
+            return Err(format!(
+                "I3: {w} owns {owned:?}, but its tag names {:?}",
+                worker.named
+            ));
+        }
     }
     Ok(())
 }

@@ -66,6 +66,8 @@ pub struct Worker {
     /// Events of the batch, oldest first.
     pub batch: Vec<Bytes>,
     pub tag: Option<String>,
+    /// The object of the batch, as the value of the tag names it.
+    pub named: Option<Name>,
 }
 
 /// A dead letter, or an event completed with errors. For receivers there is no difference.
@@ -244,7 +246,11 @@ impl State {
             }
             (b":event", "list") => self.workers.entry(w).or_default().batch = std::mem::take(value),
             (b":event.id", "string") => {
-                self.workers.entry(w).or_default().tag = Some(text(&value[0]))
+                let line_feed = value[0].iter().position(|byte| *byte == b'\n');
+                let worker = self.workers.entry(w).or_default();
+                let end = line_feed.unwrap_or(value[0].len());
+                worker.tag = Some(text(&value[0].slice(..end)));
+                worker.named = line_feed.map(|at| value[0].slice(at + 1..));
             }
             (b":lease", "string") => drop(self.leases.insert(w, text(&value[0]))),
             _ => return false,

@@ -218,8 +218,12 @@ impl Call<'_> {
             };
             if let Some(tag) = self.state.worker(&slot.w).tag.clone() {
                 match reported {
-                    // A result counts only if its tag is the tag of the batch in flight.
-                    Some(reported) if reported.tag.tag() == tag => {
+                    // A result counts only if its tag is the tag of the batch in flight, and its
+                    // object is that of the batch. If the counter was set back, tags come again.
+                    Some(reported)
+                        if reported.tag.tag() == tag
+                            && self.state.owner(&reported.object).as_ref() == Some(&slot.w) =>
+                    {
                         self.progress = true;
                         if self.commit(&mut slot, reported) {
                             going_on.push((at, reported.object.clone()));

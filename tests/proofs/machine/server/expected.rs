@@ -35,16 +35,13 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
             worker.objects.iter().map(|name| name.to_vec()).collect(),
         );
         put(&name, ":event", "list", newest_first(&worker.batch));
-        put(
-            &name,
-            ":event.id",
-            "string",
-            worker
-                .tag
-                .iter()
-                .map(|tag| tag.clone().into_bytes())
-                .collect(),
-        );
+        let mut names = worker.objects.iter().rev();
+        let owned = names.find(|name| state.owner(name).as_ref() == Some(w));
+        let tag = worker.tag.iter().map(|tag| match owned {
+            Some(object) => [tag.as_bytes(), b"\n", object].concat(),
+            None => tag.clone().into_bytes(),
+        });
+        put(&name, ":event.id", "string", tag.collect());
     }
     for (name, lease) in &state.leases {
         put(

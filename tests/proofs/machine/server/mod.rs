@@ -73,10 +73,11 @@ fn id_at_jump(id: u64, difference: u64) -> u64 {
 }
 
 /// Lowers the id in a tag, or the counter, as [`id_at_jump`] does.
-fn at_jump(tag: &str, difference: u64) -> String {
-    let (first, rest) = tag.split_at(tag.find(' ').unwrap_or(tag.len()));
-    match first.parse() {
-        Ok(id) => format!("{}{rest}", id_at_jump(id, difference)),
+fn at_jump(tag: &[u8], difference: u64) -> Vec<u8> {
+    let digits = tag.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (first, rest) = tag.split_at(digits);
+    match std::str::from_utf8(first).unwrap_or_default().parse() {
+        Ok(id) => [id_at_jump(id, difference).to_string().as_bytes(), rest].concat(),
         Err(_) => tag.to_owned(),
     }
 }
@@ -153,7 +154,8 @@ impl Server {
                     got.due = wanted.due;
                 }
                 for given in &mut got.batches {
-                    given.tag = at_jump(&given.tag, jumped);
+                    let tag = at_jump(given.tag.as_bytes(), jumped);
+                    given.tag = String::from_utf8_lossy(&tag).into_owned();
                 }
                 Reply::Advanced(got)
             }
@@ -228,7 +230,7 @@ impl Server {
         };
         for (key, (_, value)) in dump.iter_mut().filter(|(other, _)| is_id(other)) {
             let [text] = &mut value[..] else { continue };
-            let there = at_jump(&String::from_utf8_lossy(text), difference).into_bytes();
+            let there = at_jump(text, difference);
             if *text != there && !key.ends_with(b":last.event.id") {
                 self.run("SET", &[key, &there, b"KEEPTTL"]).await;
                 *text = there;

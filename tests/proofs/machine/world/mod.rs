@@ -299,12 +299,7 @@ impl World {
             Step::Wrong(at, part) => Call::Wrong(named(*at), *part),
             Step::Heal(at) => Call::Heal(named(*at)),
             Step::Late(at) if !self.calls.is_empty() => {
-                let late = self.calls[usize::from(*at) % self.calls.len()].clone();
-                if self.is_mistaken(&late) {
-                    Call::Marker(Name::new())
-                } else {
-                    late
-                }
+                self.calls[usize::from(*at) % self.calls.len()].clone()
             }
             Step::Late(_) => Call::Marker(Name::new()),
             Step::Broken(_, step) => self.call(step),
@@ -615,39 +610,13 @@ impl World {
         })
     }
 
-    /// Returns whether a late call has a result for another object, but with the tag of the batch
-    /// in flight. This happens only if the counter was set back and the callers did not state the
-    /// highest id that they had seen. Then the same ids, and so the same tags, are given again.
-    fn is_mistaken(&self, call: &Call) -> bool {
-        let Call::Advance(args) = call else {
-            return false;
-        };
-        let reported = args.slots.iter();
-        let mut reported = reported.filter_map(|(slot, reported)| Some((slot, reported.as_ref()?)));
-        reported
-            .any(|(slot, reported)| self.is_of_another(&format!("{}.{slot}", args.name), reported))
-    }
-
-    fn is_of_another(&self, w: &str, reported: &Reported) -> bool {
-        let tag = self
-            .state
-            .workers
-            .get(w)
-            .and_then(|worker| worker.tag.as_ref());
-        tag == Some(&reported.tag.tag())
-            && self
-                .owned(w)
-                .is_some_and(|object| object != reported.object)
-    }
-
     fn result_of(&mut self, name: &'static str, slot: usize, choice: Choice) -> Option<Reported> {
         let w = format!("{name}.{slot}");
         let worker = self.state.worker(&w).clone();
         let owned = self.owned(&w);
         let late = |at: u8| {
-            let own = self.reported.iter().filter(|(n, s, reported)| {
-                *n == name && *s == slot && !self.is_of_another(&w, reported)
-            });
+            let reported = self.reported.iter();
+            let own = reported.filter(|(n, s, _)| *n == name && *s == slot);
             let all: Vec<_> = own.collect();
             Some(all.get(usize::from(at) % all.len().max(1))?.2.clone())
         };
