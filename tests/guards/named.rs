@@ -90,8 +90,11 @@ async fn a_batch_whose_object_nobody_owns_is_held_under_its_name() {
             if restarts {
                 assert_eq!(restart(&scene).await.2, one_text("work:1", OWNER));
             } else {
-                let texts = scene.free(0..1, BOUNDS).await.texts();
-                assert_eq!(texts, [format!("work:1: {OWNER}")]);
+                // The slot is free for another object.
+                scene.add("emit work:9 9").await;
+                let answer = scene.free(0..1, BOUNDS).await;
+                assert_eq!(answer.texts(), [format!("work:1: {OWNER}")]);
+                assert_eq!(answer.objects(), ["work:9"]);
             }
             let numbers = format!("7 0 0 0 {OWNER}");
             assert_eq!(scene.at("work:1:events.held.id").await, numbers, "{given}");
@@ -217,6 +220,45 @@ async fn a_batch_that_was_put_away_keeps_its_name() {
         lines.iter().any(|line| line.contains("1 events of work:1")),
         "{lines:?}"
     );
+}
+
+/// The object that a batch names gets it back as soon as the slot owns the object again, with nothing else.
+#[tokio::test]
+async fn a_named_batch_comes_back_to_its_object() {
+    let given = "
+        SET work:1:event.worker w.0; LPUSH event.worker:w.0:object work:1; LPUSH work:1:events 2
+        RPUSH event.worker:w.0:lost '7 1\nwork:1' 1; SET next.event.id 7
+    ";
+    let scene = Scene::given(given).await;
+    let answer = scene.free(0..1, BOUNDS).await;
+    assert_eq!(answer.objects(), ["work:1"]);
+    assert_eq!(scene.at("event.worker:w.0:event").await, "[1]");
+    assert_eq!(tag(&scene).await, "7 2\nwork:1");
+    assert_eq!(scene.at("event.worker:w.0:lost").await, "nil");
+    scene.check().await;
+}
+
+/// Another slot has the object that the tag names, and this slot has another object in its list. That one
+/// does not get the batch.
+#[tokio::test]
+async fn no_other_object_gets_a_batch_whose_object_another_slot_has() {
+    let given = "
+        own w.0 work:1 7 1; SET work:1:event.worker v.0; SET work:2:event.worker w.0
+        LPUSH event.worker:w.0:object work:2; LPUSH work:2:events 2
+    ";
+    for restarts in [false, true] {
+        let scene = Scene::given(given).await;
+        if restarts {
+            restart(&scene).await;
+            assert_eq!(scene.at("work:2:events.held").await, "nil");
+        } else {
+            scene.free(0..1, BOUNDS).await;
+            assert_eq!(scene.at("event.worker:w.0:event").await, "[2]");
+            assert_eq!(tag(&scene).await, "8\nwork:2");
+        }
+        assert_eq!(scene.at("event.worker:w.0:lost").await, "[1, 7\\nwork:1]");
+        assert_eq!(scene.at("work:1:event.worker").await, "v.0");
+    }
 }
 
 /// A look at the list of a busy slot leaves the name of its object there, although its owner is lost, so
