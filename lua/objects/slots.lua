@@ -111,9 +111,8 @@ local function each_slot(name, slots, owned, most, in_hand)
       -- MGET returns nil for a key of a wrong type, so such an object counts as one without an
       -- owner. A foreign name goes back to the markers, too: advance drops and reports it.
       elseif values[1] == w then
-        local is_other = named and named ~= object and redis_call('EXISTS', at .. K.worker_event) == 1
         local why = nil
-        if not is_other then
+        if not named or named == object then
           had = object
           why = owned(at, slot, object, tag)
         elseif not in_hand then

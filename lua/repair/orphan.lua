@@ -299,14 +299,14 @@ local function mend_worker(subject, others)
     rare.rebuild.rise(ids.after(first, math.max(count - 1, 0)), 'the batch of ' .. worker)
   end
   if redis_call('EXISTS', at .. K.worker_lost) == 1 then
-    -- At first, the repair of an object may take this batch.
+    -- At first, the repair of an object may take a batch that names none.
     local is_searched = subject.hint == 'searched'
-    local is_returned = is_searched and return_lost(worker)
-    if is_searched and not is_returned and owned[1] and tag == '' and count == 0 and give_lost(owned[#owned], worker) then
+    local is_returned = return_lost(worker)
+    if not is_returned and is_searched and owned[1] and tag == '' and count == 0 and give_lost(owned[#owned], worker) then
       return
-    elseif is_searched and not is_returned then
+    elseif not is_returned and is_searched then
       bury_lost(worker)
-    elseif not is_searched then
+    elseif not is_returned then
       rare.mend.leave('has a batch of an object that is not known')
     end
   end

@@ -261,6 +261,24 @@ async fn no_other_object_gets_a_batch_whose_object_another_slot_has() {
     }
 }
 
+/// A renewal leaves a second object of the slot as it is. A restart holds it with the batch that was put
+/// away, for an operator if that has no ids.
+#[tokio::test]
+async fn a_second_object_of_a_slot_waits_with_its_own_batch() {
+    let given = "
+        own w.0 work:2 8 2; SET work:1:event.worker w.0; LPUSH event.worker:w.0:object work:1
+        RPUSH event.worker:w.0:lost '0\nwork:1' 1
+    ";
+    let scene = Scene::given(given).await;
+    assert_eq!(renew(&scene).await, (0, vec![]));
+    scene.changed("").await;
+    let why = "quarantine: event.worker:w.0:object is absent";
+    assert_eq!(restart(&scene).await, (1, 0, one_text("work:1", why)));
+    assert_eq!(scene.at("work:1:events.held").await, "[1]");
+    assert_eq!(scene.due("work:1").await, Some(f64::INFINITY));
+    assert_eq!(scene.at("event.worker:w.0:event").await, "[2]");
+}
+
 /// A look at the list of a busy slot leaves the name of its object there, although its owner is lost, so
 /// that a renewal writes the owner again.
 #[tokio::test]
