@@ -72,7 +72,9 @@ local function hold_again(at, object, has_other)
   local numbers, handouts, attempts, crashes = rare.tag.numbers(is_valid and tag or '0')
   redis_call('LREM', key, 1, value)
   redis_call('RENAME', key, P .. object .. K.events_held)
-  rare.hold.other(at, object, why and 'inf' or rare.time.now_ms(), rare.tag.held_text(numbers, handouts, attempts, crashes, why or 'takeover'))
+  -- A slot without a batch may still have a text that is no tag.
+  local take = has_other and rare.hold.other or rare.hold.object
+  take(at, object, why and 'inf' or rare.time.now_ms(), rare.tag.held_text(numbers, handouts, attempts, crashes, why or 'takeover'))
   return true, why
 end
 

@@ -236,6 +236,13 @@ async fn a_named_batch_comes_back_to_its_object() {
     assert_eq!(tag(&scene).await, "7 2\nwork:1");
     assert_eq!(scene.at("event.worker:w.0:lost").await, "nil");
     scene.check().await;
+
+    // A text that is no tag does not stay behind.
+    let scene = Scene::given(given).await;
+    scene.add("SET event.worker:w.0:event.id odd").await;
+    scene.detach("token-1").await.expect("detached");
+    assert_eq!(scene.at("work:1:events.held").await, "[1]");
+    assert_eq!(scene.at("event.worker:w.0:event.id").await, "nil");
 }
 
 /// Another slot has the object that the tag names, and this slot has another object in its list. That one
