@@ -19,7 +19,7 @@ return {
   keys = false,
 
   -- The slots with results, and their number. The keys of the owners of their objects, by the place of
-  -- the slot, because each text that Lua joins costs a percent of the instructions of an event.
+  -- the slot: to join these texts again would cost 0.3 percent of the instructions of an event.
   slots = { nil }, slots_n = 0, owner_keys = { nil },
   -- Texts in Redis; false: absent, or of a wrong type. The lease of the name; the counter;
   -- event.groups.waiting; event.shares.summary. After these `TAGS_AFTER` texts the tag of each slot,
