@@ -14,7 +14,6 @@
 //! `SERIATIM_SCRIPTS` sets the default of the setting `Scripts`, so that all tests can run in one
 //! way.
 
-use std::borrow::Cow;
 use std::io;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
@@ -198,13 +197,13 @@ pub(crate) async fn at_delivery<T>(
 }
 
 /// Returns the text of a script from its file in `SERIATIM_LUA_DIR`. If the variable or the
-/// file is absent, returns the compiled text.
-pub(crate) fn lua(file: &str, compiled: &'static str) -> Cow<'static, str> {
+/// file is absent, returns the compiled text. A text that was read is never freed.
+pub(crate) fn lua(file: &str, compiled: &'static str) -> &'static str {
     let there =
         std::env::var_os("SERIATIM_LUA_DIR").map(|dir| std::path::Path::new(&dir).join(file));
     match there.and_then(|path| std::fs::read_to_string(path).ok()) {
-        Some(text) => Cow::Owned(text),
-        None => Cow::Borrowed(compiled),
+        Some(text) => text.leak(),
+        None => compiled,
     }
 }
 

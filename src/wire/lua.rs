@@ -1,7 +1,7 @@
 //! Assembles the text of each script from the files in `lua/` (lua/README.md).
 
-use std::collections::BTreeSet;
-use std::sync::LazyLock;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{LazyLock, OnceLock};
 
 use redis::Cmd;
 
@@ -23,7 +23,7 @@ const NO_WRITES: &str = "#!lua flags=no-writes\n";
 /// Returns the text of a file in `lua/`.
 macro_rules! lua {
     ($file:expr) => {
-        failpoints::lua($file, include_str!(concat!("../../lua/", $file))).into_owned()
+        failpoints::lua($file, include_str!(concat!("../../lua/", $file)))
     };
 }
 
@@ -34,7 +34,7 @@ struct File {
     /// When a script makes the table of the file.
     made: Made,
     /// A function that returns the text of the file.
-    text: fn() -> String,
+    text: fn() -> &'static str,
 }
 
 /// The time at which a script makes the table of a file.
@@ -66,7 +66,7 @@ struct Source {
     /// The name of the script's file, without `.lua`.
     file: &'static str,
     /// A function that returns the text of the script's file.
-    text: fn() -> String,
+    text: fn() -> &'static str,
 }
 
 /// Generates the list of the layers' files, the list of scripts, and the scripts.
@@ -94,8 +94,8 @@ macro_rules! manifest {
     (@script $name:ident LIBRARY $file:literal) => {
         #[cfg(feature = "worker")]
         pub(crate) static $name: LazyLock<Library> = LazyLock::new(|| {
-            let body = body(source($file));
-            Library::new($file, "allow-oom", &body, &with_keys_inline(&body))
+            let eval_body = || with_keys_inline(&body(source($file)));
+            Library::new($file, "allow-oom", &body(source($file)), eval_body)
         });
     };
     (@script $name:ident $flags:ident $file:literal) => {
@@ -252,13 +252,14 @@ fn add_commands(commands: &mut BTreeSet<String>, text: &str) {
 /// Returns the Redis commands that the users of the scripts in this group need, separated by
 /// spaces.
 fn rights(group: &str) -> String {
-    let mut commands = BTreeSet::new();
+    let (mut commands, mut needed) = (BTreeSet::new(), BTreeSet::new());
     for source in SCRIPTS.iter().filter(|source| source.group == group) {
-        let text = (source.text)();
-        add_commands(&mut commands, &text);
-        for file in files_of(&text) {
-            add_commands(&mut commands, &(file.text)());
-        }
+        let script = Known::of((source.text)());
+        add_commands(&mut commands, script.text);
+        script.add_files(&mut needed);
+    }
+    for place in needed {
+        add_commands(&mut commands, known(place).text);
     }
     if group == "worker" {
         commands.extend(POPS.map(str::to_owned));
@@ -266,60 +267,93 @@ fn rights(group: &str) -> String {
     commands.into_iter().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the names in a Lua text, without comments: each name alone; `NAME.` if it is used as a
-/// table or called; and `TABLE.NAME` for the tables `K` and `rare`. A word in a string counts as a
-/// name, too.
-fn names_in(text: &str) -> BTreeSet<String> {
+/// A text of the manifest, and what the assembly has to know of it.
+struct Known {
+    text: &'static str,
+    names: HashSet<&'static str>,
+    /// The places in [`ORDER`] of the files that the text itself uses.
+    uses: Vec<usize>,
+}
+
+/// The files of [`ORDER`] that a script of this process uses. Each is read once: a worker assembles
+/// several scripts before its first call, and its first event waits for them.
+static FILES: [OnceLock<Known>; ORDER.len()] = [const { OnceLock::new() }; ORDER.len()];
+
+/// Returns the file at this place of [`ORDER`].
+fn known(place: usize) -> &'static Known {
+    FILES[place].get_or_init(|| Known::of((ORDER[place].text)()))
+}
+
+/// The places of the files in [`ORDER`], by their names.
+static PLACES: LazyLock<HashMap<&str, usize>> =
+    LazyLock::new(|| ORDER.iter().map(File::name).zip(0..).collect());
+
+impl Known {
+    fn of(text: &'static str) -> Self {
+        let names = names_in(text);
+        let place = |name: &&str| {
+            let (file, is_rare) = match name.strip_prefix("rare.") {
+                Some(file) => (file, true),
+                None => (name.strip_suffix(['.', '('])?, false),
+            };
+            let place = *PLACES.get(file)?;
+            (ORDER[place].is_rare() == is_rare).then_some(place)
+        };
+        let uses = names.iter().filter_map(place).collect();
+        Self { text, names, uses }
+    }
+
+    /// Adds the places of the files that the text uses, and of those that these files use.
+    fn add_files(&self, needed: &mut BTreeSet<usize>) {
+        for &place in &self.uses {
+            if needed.insert(place) {
+                known(place).add_files(needed);
+            }
+        }
+    }
+}
+
+/// Returns the names in the code of a text. Of `name.field` this is also `name.`, of `name(` also
+/// `name(`, and of `K.field` and `rare.field` also the whole name.
+fn names_in(text: &str) -> HashSet<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
-    let mut names = BTreeSet::new();
+    let mut names = HashSet::new();
     for line in text.lines() {
         let code = line.split("--").next().unwrap_or(line);
         for piece in code.split_inclusive(|c| !is_part(c)) {
             let word = piece.trim_end_matches(|c| !is_part(c));
-            let mut parts = word.split('.');
-            let (name, field) = (parts.next().unwrap_or_default(), parts.next());
-            if field.is_some() || piece.ends_with('(') {
-                names.insert(format!("{name}."));
+            let Some((name, fields)) = word.split_once('.') else {
+                names.extend([word]);
+                names.extend(piece.ends_with('(').then_some(piece));
+                continue;
+            };
+            let field = fields.split('.').next().unwrap_or_default();
+            names.extend([name, &word[..=name.len()]]);
+            if matches!(name, "K" | "rare") {
+                names.insert(&word[..=name.len() + field.len()]);
             }
-            if let Some(field) = field.filter(|_| matches!(name, "K" | "rare")) {
-                names.insert(format!("{name}.{field}"));
-            }
-            names.insert(name.to_owned());
         }
     }
     names
 }
 
-/// Returns the files that a script with this text needs, in their order.
-fn files_of(text: &str) -> Vec<&'static File> {
-    let mut needed = vec![false; ORDER.len()];
-    let mut new = vec![text.to_owned()];
-    while let Some(text) = new.pop() {
-        let names = names_in(&text);
-        for (file, is_needed) in ORDER.iter().zip(&mut needed) {
-            let is_used = if file.is_rare() {
-                names.contains(&format!("rare.{}", file.name()))
-            } else {
-                names.contains(&format!("{}.", file.name()))
-            };
-            if is_used && !*is_needed {
-                *is_needed = true;
-                new.push((file.text)());
-            }
-        }
-    }
-    let files = ORDER.iter().zip(needed);
-    files
-        .filter_map(|(file, is_needed)| is_needed.then_some(file))
-        .collect()
+/// Returns the files that a text and these files use, in their order.
+fn files_of(text: &'static str) -> Vec<(&'static File, &'static Known)> {
+    let mut needed = BTreeSet::new();
+    Known::of(text).add_files(&mut needed);
+    let files = needed.into_iter();
+    files.map(|place| (&ORDER[place], known(place))).collect()
 }
 
-/// Returns the declarations of the generated values that these texts use: the table `K` of keys,
-/// the lists of keys, and `RIGHTS`, the commands that the script's users need.
-fn generated(group: &str, texts: &[String]) -> String {
-    let names: BTreeSet<_> = texts.iter().flat_map(|text| names_in(text)).collect();
+/// Returns the declarations of the generated values that the files and the script use: the table `K`
+/// of keys, the lists of keys, and `RIGHTS`, the commands that the script's users need.
+fn generated(source: &Source, files: &[(&File, &Known)]) -> String {
+    let script = names_in((source.text)());
+    let is_used = |name: &str| {
+        script.contains(name) || files.iter().any(|(_, known)| known.names.contains(name))
+    };
     let mut made = String::new();
-    let keys = keys::for_lua().filter(|(name, _)| names.contains(&format!("K.{name}")));
+    let keys = keys::for_lua().filter(|(name, _)| is_used(&format!("K.{name}")));
     let keys: Vec<_> = keys
         .map(|(name, spelling)| format!("{name} = '{spelling}'"))
         .collect();
@@ -327,12 +361,12 @@ fn generated(group: &str, texts: &[String]) -> String {
         made += &format!("local K = {{ {} }}\n", keys.join(", "));
     }
     for (name, table) in keys::lists_for_lua() {
-        if names.contains(name) {
+        if is_used(name) {
             made += &format!("local {name} = {table}\n");
         }
     }
-    if names.contains("RIGHTS") {
-        made += &format!("local RIGHTS = '{}'\n", rights(group));
+    if is_used("RIGHTS") {
+        made += &format!("local RIGHTS = '{}'\n", rights(source.group));
     }
     made
 }
@@ -346,13 +380,10 @@ const FUNCTION: &str = "advance";
 /// what it gives. The rare files are made at their first use, because Lua makes all functions and
 /// tables of a script anew in each call, which takes time.
 fn declarations(source: &Source) -> String {
-    let script = (source.text)();
-    let files = files_of(&script);
-    let mut texts: Vec<_> = files.iter().map(|file| (file.text)()).collect();
-    texts.push(script);
-    let mut made = generated(source.group, &texts);
+    let files = files_of((source.text)());
+    let mut made = generated(source, &files);
     let (mut usual, mut rare) = (String::new(), String::new());
-    for (file, text) in files.iter().zip(&texts) {
+    for (file, Known { text, .. }) in files {
         let name = file.name();
         if file.is_rare() {
             let word = if rare.is_empty() { "if" } else { "elseif" };
@@ -380,7 +411,8 @@ fn declarations(source: &Source) -> String {
 
 /// Returns the text of a script: the head, the declarations, and the script's file.
 fn assemble(flags: &str, source: &Source) -> String {
-    [flags, HEAD, &declarations(source), &(source.text)()].concat()
+    let text = [flags, HEAD, &declarations(source), (source.text)()].concat();
+    without_comments(&text)
 }
 
 /// Returns the text of a script for a library: the body of a function that returns the script as
@@ -389,24 +421,41 @@ fn assemble(flags: &str, source: &Source) -> String {
 /// and `argv` take the place of `KEYS` and `ARGV`.
 fn body(source: &Source) -> String {
     let (declared, text) = (declarations(source), (source.text)());
-    format!(
+    without_comments(&format!(
         "local P, redis_call, redis_try = '', redis.call, redis.pcall\n{declared}\
          local run = (function()\n{text}end)()\n\
          return function(keys, argv)\nP = argv[1]\nreturn run(keys, argv)\nend\n"
-    )
+    ))
+}
+
+/// Returns a text without its lines of comments, which are about a third of it. Redis reads a text
+/// at its first call, and keeps it.
+fn without_comments(text: &str) -> String {
+    let lines = text.split_inclusive('\n');
+    lines
+        .filter(|line| !line.trim_start().starts_with("--"))
+        .collect()
 }
 
 /// Returns the body with the texts of keys in place of the table `K`. A script would make this table
 /// anew in each call, which takes 3 % of the instructions of a small call.
 fn with_keys_inline(body: &str) -> String {
-    let lines = body.lines().filter(|line| !line.starts_with("local K = "));
-    let text: String = lines.flat_map(|line| [line, "\n"]).collect();
-    let mut keys: Vec<_> = keys::for_lua().collect();
-    // Longer names are replaced first, because some names begin with a shorter name.
-    keys.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
-    keys.iter().fold(text, |text, (name, spelling)| {
-        text.replace(&format!("K.{name}"), &format!("'{spelling}'"))
-    })
+    let keys: HashMap<_, _> = keys::for_lua().collect();
+    let mut text = String::with_capacity(body.len());
+    for line in body.lines().filter(|line| !line.starts_with("local K = ")) {
+        let mut pieces = line.split("K.");
+        text += pieces.next().unwrap_or_default();
+        for piece in pieces {
+            let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let name = piece.split(|c| !is_part(c)).next().unwrap_or_default();
+            match keys.get(name) {
+                Some(spelling) => text.extend(["'", spelling, "'", &piece[name.len()..]]),
+                None => text.extend(["K.", piece]),
+            }
+        }
+        text.push('\n');
+    }
+    text
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use full_moon::ast;
+use full_moon::node::Node;
 use full_moon::tokenizer::TokenReference;
 use full_moon::visitors::Visitor;
 
@@ -165,7 +166,9 @@ fn a_file_uses_only_files_before_it() {
             }
         }
         for file in ORDER.iter().filter(|file| !file.is_rare()) {
-            let is_found = names.contains(&format!("{}.", file.name()));
+            let is_found = ['.', '(']
+                .iter()
+                .any(|end| names.contains(&*format!("{}{end}", file.name())));
             if is_found != free.contains(file.name()) {
                 wrong.push(format!(
                     "{path}.lua: the assembly is wrong about {}",
@@ -341,7 +344,7 @@ fn every_name_of_a_file_is_its_own() {
 fn every_file_is_used() {
     let mut unused: BTreeSet<_> = ORDER.iter().map(|file| file.path).collect();
     for source in SCRIPTS {
-        for file in files_of(&(source.text)()) {
+        for (file, _) in files_of((source.text)()) {
             unused.remove(file.path);
         }
     }
@@ -397,6 +400,22 @@ fn every_script_has_a_whole_header() {
     }
 }
 
+/// Tests that a text without its lines of comments is the same code: no such line is a part of a
+/// text in brackets.
+#[test]
+fn only_comments_are_left_out_of_a_text() {
+    let tokens = |text: &str| {
+        let code = full_moon::parse(text).expect("Lua");
+        let tokens = code.nodes().tokens().map(|token| token.token().to_string());
+        tokens.collect::<Vec<_>>()
+    };
+    for (path, _, text) in files() {
+        let code = without_comments(&text);
+        assert!(code.len() < text.len(), "{path}.lua has no comment");
+        assert_eq!(tokens(&code), tokens(&text), "{path}.lua");
+    }
+}
+
 /// Tests that each name `K.NAME` in a Lua file is the name of a key.
 #[test]
 fn every_key_that_is_used_is_there() {
@@ -419,7 +438,7 @@ fn every_command_of_a_script_that_asks_for_rights_is_a_literal() {
     let mut paths = BTreeSet::new();
     for source in asking {
         paths.insert(source.file);
-        paths.extend(files_of(&(source.text)()).iter().map(|file| file.path));
+        paths.extend(files_of((source.text)()).iter().map(|(file, _)| file.path));
     }
     for path in paths {
         let text = read(&format!("{path}.lua"));
@@ -478,8 +497,8 @@ fn rights_are_asked_for_every_command_of_a_script_that_writes() {
     );
     assert!(needed.len() > 35, "{needed:?}");
     let has_rights = |source: &&Source| {
-        let files = files_of(&(source.text)());
-        files.iter().any(|file| file.path == "values/rights")
+        let files = files_of((source.text)());
+        files.iter().any(|(file, _)| file.path == "values/rights")
     };
     let asking: Vec<_> = SCRIPTS
         .iter()

@@ -13,7 +13,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::ConnectionLike;
@@ -40,7 +40,8 @@ pub(crate) const DENIED: &str = "the Redis user may not use FCALL";
 
 /// A script with its library.
 pub(crate) struct Library {
-    script: Script,
+    /// Made at its first use, because most servers run the function.
+    script: LazyLock<Script, Box<dyn FnOnce() -> Script + Send>>,
     /// The name of the library.
     name: String,
     /// The name of its one function.
@@ -50,15 +51,24 @@ pub(crate) struct Library {
 
 impl Library {
     /// Returns the library of a body. The body is Lua text that, run as the body of a function,
-    /// returns `function(keys, argv)`. `eval_body` is a body with the same effect for the script.
-    /// `flags` are the flags of the script, separated by commas.
-    pub(crate) fn new(script: &str, flags: &str, body: &str, eval_body: &str) -> Self {
-        let eval =
-            format!("#!lua flags={flags}\nreturn (function()\n{eval_body}\nend)()(KEYS, ARGV)\n");
+    /// returns `function(keys, argv)`. `eval_body` returns a body with the same effect for the
+    /// script. `flags` are the flags of the script, separated by commas.
+    pub(crate) fn new(
+        script: &str,
+        flags: &'static str,
+        body: &str,
+        eval_body: fn() -> String,
+    ) -> Self {
+        let eval = move || {
+            let body = eval_body();
+            Script::of_text(format!(
+                "#!lua flags={flags}\nreturn (function()\n{body}\nend)()(KEYS, ARGV)\n"
+            ))
+        };
         let unnamed = Self::text(script, "", flags, body);
         let hash = redis::Script::new(&unnamed).get_hash()[..HASH_DIGITS].to_owned();
         Self {
-            script: Script::of_text(eval),
+            script: LazyLock::new(Box::new(eval)),
             name: format!("{PREFIX}{hash}"),
             function: format!("{script}_{hash}"),
             text: Self::text(script, &hash, flags, body),
