@@ -42,14 +42,14 @@ fn done(output: &Output) -> String {
 /// follows the name of the configuration file.
 #[track_caller]
 fn refused(output: &Output, config: &Path) -> String {
-    let told = String::from_utf8(output.stderr.clone()).expect("UTF-8");
+    let message = String::from_utf8(output.stderr.clone()).expect("UTF-8");
     assert!(
-        output.status.code() == Some(2) && told.lines().count() == 1,
+        output.status.code() == Some(2) && message.lines().count() == 1,
         "{output:?}"
     );
-    let (_, rest) = told
+    let (_, rest) = message
         .split_once(&config.display().to_string())
-        .unwrap_or_else(|| panic!("no file in {told}"));
+        .unwrap_or_else(|| panic!("no file in {message}"));
     rest.trim_end().to_owned()
 }
 
@@ -189,7 +189,7 @@ async fn a_worker_takes_its_flags_from_its_table() {
 )]
 #[case("namespace = 'a'\nnamespace = 'b'", ":2: duplicate key")]
 #[case("namespace = ", ":1: ")]
-fn a_wrong_key_is_named_with_its_line(#[case] text: &str, #[case] told: &str) {
+fn a_wrong_key_is_named_with_its_line(#[case] text: &str, #[case] expected: &str) {
     let config = file(text);
     // Every command reads the configuration file. If the file has a wrong key, no command starts
     // its work.
@@ -204,7 +204,7 @@ fn a_wrong_key_is_named_with_its_line(#[case] text: &str, #[case] told: &str) {
                 .expect("it runs"),
             config.path(),
         );
-        assert!(refused.starts_with(told), "{refused}");
+        assert!(refused.starts_with(expected), "{refused}");
     }
 }
 
@@ -222,14 +222,14 @@ fn a_wrong_key_is_named_with_its_line(#[case] text: &str, #[case] told: &str) {
     "log-format = 'xml'\n[worker]\nsink = 'null'",
     ":1: invalid value 'xml' for '--log-format"
 )]
-fn a_wrong_value_is_named_with_its_line(#[case] text: &str, #[case] told: &str) {
+fn a_wrong_value_is_named_with_its_line(#[case] text: &str, #[case] expected: &str) {
     let config = file(text);
     let checked = program(None, &["config", "check"])
         .arg(config.path())
         .output()
         .expect("it runs");
     let refused = refused(&checked, config.path());
-    assert!(refused.starts_with(told), "{refused}");
+    assert!(refused.starts_with(expected), "{refused}");
 }
 
 /// Tests that `config check` also finds the wrong values that a command itself finds only when it
@@ -277,7 +277,7 @@ fn a_wrong_value_is_named_with_its_line(#[case] text: &str, #[case] told: &str) 
 )]
 #[case("[serve]\ngrace = '5h'", ":2: invalid value '5h' for '--grace")]
 #[case("[stats]\nwatch = true", ":2: invalid value 'true' for '--watch")]
-fn check_finds_wrong_values_of_each_command(#[case] text: &str, #[case] told: &str) {
+fn check_finds_wrong_values_of_each_command(#[case] text: &str, #[case] expected: &str) {
     let config = file(text);
     let checked = program(None, &["config", "check"])
         .arg(config.path())
@@ -285,7 +285,7 @@ fn check_finds_wrong_values_of_each_command(#[case] text: &str, #[case] told: &s
         .expect("it runs");
     let refused = refused(&checked, config.path());
     assert!(
-        refused.starts_with(told) && !refused.contains("--help"),
+        refused.starts_with(expected) && !refused.contains("--help"),
         "{refused}"
     );
 }
@@ -301,10 +301,10 @@ fn a_flag_with_an_optional_value_hides_no_file() {
         .env("SERIATIM_CONFIG", "/nonexistent")
         .output()
         .expect("it runs");
-    let told = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.code() == Some(3) && told.starts_with('{'),
-        "{told}"
+        output.status.code() == Some(3) && message.starts_with('{'),
+        "{message}"
     );
     // A word behind `--` is not a flag, so `-h` does not print the help.
     let output = self::program(Some(config.path()), &["emit", "a:1", "--", "-h"])
@@ -331,11 +331,14 @@ fn a_switch_can_be_turned_off() {
     // switch.
     let keeps = ["worker", "--event-log-keep", "5"];
     assert_eq!(run(Some(config.path()), &keeps).0, Some(3));
-    let (code, told) = run(
+    let (code, message) = run(
         Some(config.path()),
         &[&keeps[..], &["--event-log=false"]].concat(),
     );
-    assert!(code == Some(2) && told.contains("--event-log"), "{told}");
+    assert!(
+        code == Some(2) && message.contains("--event-log"),
+        "{message}"
+    );
     let plain = [
         "--redis",
         "localhost:1",
@@ -353,10 +356,10 @@ fn a_switch_can_be_turned_off() {
         .0,
         Some(3)
     );
-    let (code, told) = run(None, &[&plain[..], &["--event-log=perhaps"]].concat());
+    let (code, message) = run(None, &[&plain[..], &["--event-log=perhaps"]].concat());
     assert!(
-        code == Some(2) && told.contains("unexpected value 'perhaps'"),
-        "{told}"
+        code == Some(2) && message.contains("unexpected value 'perhaps'"),
+        "{message}"
     );
 }
 
@@ -383,7 +386,7 @@ fn a_file_that_cannot_be_read_is_an_error() {
         dir.path().join("absent.toml"),
         file(&"# long\n".repeat(200_000)),
     );
-    for (path, told) in [
+    for (path, expected) in [
         (absent.as_path(), ": No such file"),
         (long.path(), ": it is longer than 1 MiB"),
         (dir.path(), ": Is a"),
@@ -392,7 +395,7 @@ fn a_file_that_cannot_be_read_is_an_error() {
             &program(Some(path), &["stats"]).output().expect("it runs"),
             path,
         );
-        assert!(refused.starts_with(told), "{refused}");
+        assert!(refused.starts_with(expected), "{refused}");
     }
     let none = program(None, &["config", "check"])
         .output()
@@ -409,12 +412,12 @@ fn a_file_that_cannot_be_read_is_an_error() {
 fn help_needs_no_file() {
     let config = file("nope");
     for args in [&["--help"][..], &["worker", "--help"], &["--version"]] {
-        let told = done(
+        let message = done(
             &program(Some(config.path()), args)
                 .output()
                 .expect("it runs"),
         );
-        assert!(told.contains("seriatim"), "{told}");
+        assert!(message.contains("seriatim"), "{message}");
     }
 }
 
@@ -543,9 +546,9 @@ fn there_is_a_manual_page_for_each_command() {
     let absent = program(None, &["man", "/nowhere"])
         .output()
         .expect("it runs");
-    let told = String::from_utf8_lossy(&absent.stderr).into_owned();
+    let message = String::from_utf8_lossy(&absent.stderr).into_owned();
     assert!(
-        !absent.status.success() && told.lines().count() == 1 && told.contains("/nowhere"),
+        !absent.status.success() && message.lines().count() == 1 && message.contains("/nowhere"),
         "{absent:?}"
     );
 }

@@ -92,7 +92,7 @@ fn wrong_schedules_and_zones_are_told() {
     let add = |schedule: &str, zone: &str| {
         redis.refuses(&["cron", "add", "a", schedule, "work:1", "1", "--tz", zone])
     };
-    for (schedule, zone, told) in [
+    for (schedule, zone, expected) in [
         ("* * * *", "UTC", "is not a cron schedule"),
         ("@every 1mo", "UTC", "is not an interval"),
         ("@daily", "Mars/Olympus", "is not a time zone"),
@@ -100,7 +100,7 @@ fn wrong_schedules_and_zones_are_told() {
     ] {
         let error = add(schedule, zone);
         assert!(
-            error.contains(told) && error.trim_end().lines().count() == 1,
+            error.contains(expected) && error.trim_end().lines().count() == 1,
             "{error}"
         );
     }

@@ -72,7 +72,7 @@ fn an_emit_with_a_key_can_be_repeated() {
     let redis = Redis::start();
     let emit =
         |event: &str| redis.run(&["emit", "user:1", event, "--idempotency-key", "payment 1"]);
-    for (event, code, told) in [
+    for (event, code, expected) in [
         ("1", 0, ""),
         ("1", 0, "was done before, or by an earlier try"),
         ("2", 2, "was used for another emit"),
@@ -81,8 +81,8 @@ fn an_emit_with_a_key_can_be_repeated() {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             output.status.code() == Some(code)
-                && error.contains(told)
-                && (told.is_empty() == error.is_empty()),
+                && error.contains(expected)
+                && (expected.is_empty() == error.is_empty()),
             "{error}"
         );
     }

@@ -15,7 +15,7 @@ use crate::support::output::command_at;
 async fn an_empty_list_says_so_on_standard_error() {
     let redis = Redis::own(&[]);
     let mut state = State::new(redis.connect().await, seriatim::keys::Keys::new());
-    let told = |arguments: &str| -> String {
+    let printed = |arguments: &str| -> String {
         let output: Output = command_at(redis.url(), arguments)
             .output()
             .expect("the program runs");
@@ -60,15 +60,15 @@ async fn an_empty_list_says_so_on_standard_error() {
         // The command asks for 0 rows, so it prints no message.
         ("dead list --limit 0", String::new()),
     ] {
-        assert_eq!(told(arguments), expected, "{arguments}");
+        assert_eq!(printed(arguments), expected, "{arguments}");
     }
     state
         .run("HSET", &["seriatim.meta", "event.log", "on"])
         .await;
-    assert_eq!(told("log"), "seriatim: the event log has no row\n");
+    assert_eq!(printed("log"), "seriatim: the event log has no row\n");
     // With `--log-format json`, the message is a JSON line.
     let line: serde_json::Value =
-        serde_json::from_str(&told("held list --log-format json")).expect("JSON");
+        serde_json::from_str(&printed("held list --log-format json")).expect("JSON");
     assert_eq!(
         (&line["level"], &line["fields"]["message"]),
         (
@@ -196,9 +196,10 @@ async fn following_the_log_goes_on_in_an_emptied_redis() {
     assert!(follow.message().contains("Redis does not answer"));
     assert_eq!(follow.message(), "seriatim: Redis answers again\n");
     let message = follow.message();
-    let told = "seriatim: the event log went back: 2 rows had been written to it, now ";
+    let beginning = "seriatim: the event log went back: 2 rows had been written to it, now ";
     assert!(
-        message.starts_with(told) && message.ends_with("; continuing with the existing rows\n"),
+        message.starts_with(beginning)
+            && message.ends_with("; continuing with the existing rows\n"),
         "{message}"
     );
     row(&redis, 7).await;

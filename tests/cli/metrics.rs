@@ -429,12 +429,12 @@ async fn a_worker_logs_and_counts_the_lost_keys_that_it_meets() {
         .await;
         assert_eq!(counted().await, keys_lost);
         let log = worker.log();
-        let told = log
+        let lines = log
             .lines()
             .filter(|line| line.contains(&format!("{object}:event.worker")))
             .count();
         assert!(
-            told == 1 && log.contains("the owner of a held object was absent"),
+            lines == 1 && log.contains("the owner of a held object was absent"),
             "{log}"
         );
     }
@@ -458,13 +458,13 @@ async fn events_that_no_worker_knows_show_in_a_metric() {
     exporter
         .until_of("seriatim_workers_met_unknown", "", 1.0)
         .await;
-    let told = redis.prints("stats");
-    let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    let printed = redis.prints("stats");
+    let words = printed.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         words.contains(
             "times in the last minute, the objects wait for another worker: no handler for"
         ),
-        "{told}"
+        "{printed}"
     );
     worker.stop().await;
 }

@@ -574,7 +574,7 @@ async fn an_operator_who_may_not_emit_is_told_the_missing_right() {
 #[test]
 fn a_misspelled_variable_is_named_with_the_one_that_was_meant() {
     let redis = Redis::start();
-    let told = |name: &str| {
+    let warning_of = |name: &str| {
         let mut program = program(&["--redis", redis.url(), "rules"]);
         let output = program
             .env(name, "shop")
@@ -584,14 +584,14 @@ fn a_misspelled_variable_is_named_with_the_one_that_was_meant() {
         String::from_utf8(output.stderr).expect("UTF-8")
     };
     let line = "seriatim: the environment variable SERIATIM_NAMESPCE is unknown and has no effect; did you mean SERIATIM_NAMESPACE?\n";
-    assert_eq!(told("SERIATIM_NAMESPCE"), line);
+    assert_eq!(warning_of("SERIATIM_NAMESPCE"), line);
     // Story: these had no effect, without a word.
     for (name, option) in [("SERIATIM_LEESE", "--lease"), ("SERIATIM_BATHC", "--batch")] {
         let line = format!(
             "seriatim: the environment variable {name} is unknown and has no effect; the option {option} has no \
              variable: write it on the command line, or in the file of --config\n"
         );
-        assert_eq!(told(name), line);
+        assert_eq!(warning_of(name), line);
     }
     // The tests of the project use these.
     for name in [
@@ -601,13 +601,13 @@ fn a_misspelled_variable_is_named_with_the_one_that_was_meant() {
         "SERIATIM_MACHINE_STEPS",
         "SERIATIM_LUA_DIR",
     ] {
-        assert_eq!(told(name), "", "{name}");
+        assert_eq!(warning_of(name), "", "{name}");
     }
     for other in [
         "SERIATIM_PORT_8080_TCP_ADDR",
         "SERIATIM_SERVICE_HOST",
         "SERIATIM_NAMESPACE",
     ] {
-        assert_eq!(told(other), "", "{other}");
+        assert_eq!(warning_of(other), "", "{other}");
     }
 }

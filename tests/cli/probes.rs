@@ -182,7 +182,7 @@ async fn a_health_check_tells_by_its_exit_code() {
         );
     }
     let free = format!("http://127.0.0.1:{}/healthz", crate::support::free_port());
-    for (url, exit, told) in [
+    for (url, exit, expected) in [
         (format!("http://{address}/other"), 1, "404 Not Found"),
         (free, 1, "refused"),
         ("localhost:1/healthz".to_owned(), 2, "write http://"),
@@ -195,7 +195,7 @@ async fn a_health_check_tells_by_its_exit_code() {
         let failed = healthcheck(&["--timeout", "2s", &url]);
         let text = String::from_utf8(failed.stderr).expect("UTF-8");
         assert!(
-            failed.status.code() == Some(exit) && text.contains(told),
+            failed.status.code() == Some(exit) && text.contains(expected),
             "{url}: {:?} {text}",
             failed.status
         );
@@ -211,15 +211,15 @@ fn an_address_in_use_is_told_at_the_start() {
     let worker = format!("--log off worker --sink null --http {address}");
     let output = command_at("localhost:1", &worker).output();
     let output = output.expect("it runs");
-    let told = String::from_utf8(output.stderr).expect("UTF-8");
-    let is_told = told.contains(&format!("--http: cannot listen on {address}"))
-        && told.lines().count() == 1
-        && told
+    let message = String::from_utf8(output.stderr).expect("UTF-8");
+    let is_named = message.contains(&format!("--http: cannot listen on {address}"))
+        && message.lines().count() == 1
+        && message
             .contains("another process listens there; end that process, or name another address");
     // Exit code 1 lets a supervisor start the worker again, because the address may become free.
     assert!(
-        output.status.code() == Some(1) && is_told,
-        "{:?} {told}",
+        output.status.code() == Some(1) && is_named,
+        "{:?} {message}",
         output.status
     );
 }
@@ -237,10 +237,10 @@ fn a_path_that_is_no_socket_is_left_alone() {
             let mut program = command_at("localhost:1", command);
             program.arg(option).arg(format!("unix:{}", path.display()));
             let output = program.output().expect("it runs");
-            let told = String::from_utf8(output.stderr).expect("UTF-8");
+            let message = String::from_utf8(output.stderr).expect("UTF-8");
             assert!(
-                output.status.code() == Some(2) && told.contains("is not a socket"),
-                "{:?} {told}",
+                output.status.code() == Some(2) && message.contains("is not a socket"),
+                "{:?} {message}",
                 output.status
             );
         }
@@ -258,10 +258,10 @@ fn an_error_of_the_sink_is_told_beside_probes() {
     let worker = "worker --sink file:/nonexistent/x --http 127.0.0.1:0";
     let output = command_at("localhost:1", worker).output();
     let output = output.expect("it runs");
-    let told = String::from_utf8(output.stderr).expect("UTF-8");
+    let message = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(
-        output.status.code() == Some(1) && told.contains("cannot open /nonexistent/x"),
-        "{:?} {told}",
+        output.status.code() == Some(1) && message.contains("cannot open /nonexistent/x"),
+        "{:?} {message}",
         output.status
     );
 }
@@ -330,16 +330,16 @@ async fn a_health_check_is_modest() {
         Vec::new(),
     )
     .await;
-    let (code, told) = check(url).await.expect("it runs");
+    let (code, message) = check(url).await.expect("it runs");
     assert!(
-        code == Some(1) && told.contains("302 Found") && told.contains("user:***@"),
-        "{told}"
+        code == Some(1) && message.contains("302 Found") && message.contains("user:***@"),
+        "{message}"
     );
     let (url, serving) = answers("HTTP/1.1 503 No\r\n\r\n", vec![b'x'; 100_000]).await;
-    let (code, told) = check(url).await.expect("it runs");
+    let (code, message) = check(url).await.expect("it runs");
     let written = serving.await.expect("served");
     assert!(
-        code == Some(1) && told.contains("503") && told.len() < 500 && written < 20_000_000,
-        "{written} {told}"
+        code == Some(1) && message.contains("503") && message.len() < 500 && written < 20_000_000,
+        "{written} {message}"
     );
 }

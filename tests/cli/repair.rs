@@ -114,11 +114,11 @@ async fn a_printed_owner_is_the_one_that_is_freed() {
         state.run("LPUSH", &[&keys.worker_event(owner), "1"]).await;
         let shown = &*seriatim::escape::name(owner);
         for command in [&["check"][..], &["inspect", "work:1"], &["repair"]] {
-            let told = seriatim(&redis, command).1;
-            let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+            let printed = seriatim(&redis, command).1;
+            let printed = printed.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(
-                told.contains(&format!("its owner {shown} is no slot of")),
-                "{command:?}: {told}"
+                printed.contains(&format!("its owner {shown} is no slot of")),
+                "{command:?}: {printed}"
             );
         }
         let (code, freed) = seriatim(&redis, &["repair", "--yes", "--dead-owner", shown]);
@@ -135,10 +135,10 @@ async fn a_held_batch_without_ids_is_left_to_a_repair() {
     state.add("DEL work:5:events.held.id").await;
     for command in ["skip", "release"] {
         let Output { status, stderr, .. } = redis.run(&["held", command, "work:5"]);
-        let told = String::from_utf8(stderr).expect("UTF-8");
+        let printed = String::from_utf8(stderr).expect("UTF-8");
         let expected = "the batch of work:5 has lost its ids: nothing was done; \
                         `seriatim repair` gives its events new ids";
-        assert!(told.contains(expected), "{command}: {told}");
+        assert!(printed.contains(expected), "{command}: {printed}");
         assert_eq!(status.code(), Some(2), "{command}");
     }
     let Output { stdout, .. } = redis.run(&["inspect", "work:5"]);
@@ -160,7 +160,10 @@ async fn an_object_that_lost_its_place_waits_for_no_operator() {
         ("DEL objects.held", "waiting"),
     ] {
         state.add(given).await;
-        let (_, told) = seriatim(&redis, &["inspect", "work:5"]);
-        assert!(told.contains(&format!("state      {shown}\n")), "{told}");
+        let (_, printed) = seriatim(&redis, &["inspect", "work:5"]);
+        assert!(
+            printed.contains(&format!("state      {shown}\n")),
+            "{printed}"
+        );
     }
 }

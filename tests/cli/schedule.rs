@@ -128,11 +128,11 @@ fn a_file_of_tasks_is_scheduled() {
 "#,
     );
     let output = redis.run(&["emit", "--tasks", &tasks]);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{told}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{message}");
     assert!(
-        told.contains("4 events") && told.contains("all lines up to 5 are done"),
-        "{told}"
+        message.contains("4 events") && message.contains("all lines up to 5 are done"),
+        "{message}"
     );
     let found = list(&redis, "");
     let shown: Vec<_> = found

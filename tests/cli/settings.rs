@@ -18,13 +18,13 @@ fn run(url: &str, arguments: &[&str]) -> Output {
 #[track_caller]
 fn refused(url: &str, arguments: &[&str]) -> String {
     let output = run(url, arguments);
-    let told = String::from_utf8(output.stderr).expect("UTF-8");
+    let message = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(
-        output.status.code() == Some(3) && told.lines().count() == 1,
-        "{arguments:?}: {:?} {told}",
+        output.status.code() == Some(3) && message.lines().count() == 1,
+        "{arguments:?}: {:?} {message}",
         output.status
     );
-    told
+    message
 }
 
 const WORKER: [&str; 5] = ["worker", "--sink", "null", "--connect-timeout", "0s"];
@@ -55,18 +55,18 @@ async fn a_wrong_password_is_told_in_words() {
         .run(&["CONFIG", "SET", "requirepass", "right"])
         .await;
     for arguments in [&WORKER[..], &["check"], &["emit", "x", "1"], &["stats"]] {
-        let told = refused(redis.url(), arguments);
+        let message = refused(redis.url(), arguments);
         let in_words = ["Redis wants a password", "the password is wrong"]
             .iter()
-            .any(|words| told.contains(words));
+            .any(|words| message.contains(words));
         assert!(
-            in_words && told.contains("check user and password in --redis"),
-            "{arguments:?}: {told}"
+            in_words && message.contains("check user and password in --redis"),
+            "{arguments:?}: {message}"
         );
-        let told = refused(&format!("{}?pass=wrong", redis.url()), arguments);
+        let message = refused(&format!("{}?pass=wrong", redis.url()), arguments);
         assert!(
-            told.contains("the password is wrong, or the user is unknown"),
-            "{arguments:?}: {told}"
+            message.contains("the password is wrong, or the user is unknown"),
+            "{arguments:?}: {message}"
         );
     }
 }
@@ -113,12 +113,12 @@ async fn a_cluster_needs_a_namespace() {
         &["inspect", "x"],
         &["pause", "x"],
     ] {
-        let told = refused(&url, arguments);
+        let message = refused(&url, arguments);
         assert!(
-            told.contains(
+            message.contains(
                 "this is a Redis Cluster: with --namespace NAME all keys are in one slot"
             ),
-            "{arguments:?}: {told}"
+            "{arguments:?}: {message}"
         );
     }
     let mut program = command_at(&url, "--namespace shop --log off");
@@ -140,17 +140,17 @@ async fn a_cluster_needs_a_namespace() {
 async fn a_renamed_command_is_told_in_words() {
     for command in ["EVALSHA", "XTRIM"] {
         let redis = Redis::own(&["--rename-command", command, "HIDDEN"]);
-        let told = refused(redis.url(), &WORKER);
+        let message = refused(redis.url(), &WORKER);
         assert!(
-            told.contains("a command is renamed or disabled on this Redis (rename-command)"),
-            "{command}: {told}"
+            message.contains("a command is renamed or disabled on this Redis (rename-command)"),
+            "{command}: {message}"
         );
     }
     let redis = Redis::own(&["--rename-command", "LPUSH", "HIDDEN"]);
-    let told = refused(redis.url(), &["emit", "x", "1"]);
+    let message = refused(redis.url(), &["emit", "x", "1"]);
     assert!(
-        told.contains("LPUSH") && told.contains("renamed or disabled"),
-        "{told}"
+        message.contains("LPUSH") && message.contains("renamed or disabled"),
+        "{message}"
     );
 }
 

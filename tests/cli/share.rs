@@ -115,8 +115,8 @@ fn a_share_that_cannot_be_set_is_refused_with_the_reason() {
         ("acme:* --priority urgent", "--priority"),
         ("acme:*", "--weight"),
     ] {
-        let told = redis.refuses(&format!("share set {arguments}"));
-        assert!(told.contains(why), "{arguments}: {told}");
+        let message = redis.refuses(&format!("share set {arguments}"));
+        assert!(message.contains(why), "{arguments}: {message}");
     }
     assert_eq!(redis.stdout("share list"), "");
     assert_eq!(redis.stdout("actions"), "");

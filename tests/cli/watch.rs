@@ -50,9 +50,9 @@ async fn looks_go_on_after_an_outage() {
     assert!(lines.any(|line| line.starts_with("object     work:1")));
     redis.server().kill();
     let mut errors = BufReader::new(program.stderr.take().expect("errors"));
-    let mut told = String::new();
-    errors.read_line(&mut told).expect("text");
-    assert!(told.contains("Redis"), "{told}");
+    let mut message = String::new();
+    errors.read_line(&mut message).expect("text");
+    assert!(message.contains("Redis"), "{message}");
     redis.server().restart();
     // The command printed only a few lines before the outage, so some of the 30 lines come after
     // it. If the program prints no more, the thread kills it, so that the test ends.

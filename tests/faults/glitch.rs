@@ -279,7 +279,7 @@ async fn a_job_that_waits_for_the_clock_is_shown() {
     assert!(
         problem()
             .await
-            .is_some_and(|told| told.contains("`seriatim cron pause`")),
+            .is_some_and(|text| text.contains("`seriatim cron pause`")),
         "no problem"
     );
     assert_eq!(control.stats().await.expect("stats").cron.ahead, 1);
@@ -298,7 +298,7 @@ async fn a_job_that_waits_for_the_clock_is_shown() {
         .expect("a finding");
     assert_eq!(cron.verdict, Verdict::Wrong);
     assert!(cron.text.contains("cron pause"), "{cron:?}");
-    for (arguments, told) in [
+    for (arguments, expected) in [
         (&["cron", "list"][..], "  problem no tick fires for 35"),
         (&["stats"], "`seriatim cron list` shows the remedy"),
     ] {
@@ -312,7 +312,7 @@ async fn a_job_that_waits_for_the_clock_is_shown() {
             .output()
             .expect("the program runs");
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.contains(told), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
     }
     control.pause_cron(BY, "tick").await.expect("paused");
     assert_eq!(control.stats().await.expect("stats").cron.ahead, 0);

@@ -164,7 +164,7 @@ impl Scene {
     /// Repairs as an operator does: a dry run, then the repair, until nothing is left to do. `is_alone`: no
     /// worker runs, so a dry run and its repair make the same steps, and a reason to leave something
     /// may stay. Adds the steps to `told`.
-    async fn repair(&self, is_alone: bool, told: &mut Vec<String>, what: &str) {
+    async fn repair(&self, is_alone: bool, steps: &mut Vec<String>, what: &str) {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .expect("a clock after 1970")
@@ -195,20 +195,21 @@ impl Scene {
                 done.steps
             );
             let lines = done.steps.iter().chain(&done.left);
-            told.extend(lines.map(|step| format!("{} {}: {}", step.kind, step.subject, step.what)));
+            steps
+                .extend(lines.map(|step| format!("{} {}: {}", step.kind, step.subject, step.what)));
             if planned.steps_total + done.steps_total == 0 && (is_alone || done.left_total == 0) {
                 return;
             }
             assert!(
                 since.elapsed() < REPAIR_PATIENCE,
-                "{what}: the repair goes on and on: {told:?}"
+                "{what}: the repair goes on and on: {steps:?}"
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Releases what waits. Then every event of `wanted` is delivered, and `check` finds nothing.
-    async fn until_delivered(&self, wanted: &BTreeSet<String>, told: &[String], what: &str) {
+    async fn until_delivered(&self, wanted: &BTreeSet<String>, steps: &[String], what: &str) {
         let since = Instant::now();
         loop {
             self.release_all().await;
@@ -224,7 +225,7 @@ impl Scene {
             let is_late = since.elapsed() > REPAIR_PATIENCE;
             assert!(
                 !is_late,
-                "{what}: after {told:#?} {missing:?} stay, check finds {found:#?}, {:?}",
+                "{what}: after {steps:#?} {missing:?} stay, check finds {found:#?}, {:?}",
                 self.keys().await
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -302,7 +303,7 @@ async fn lose(key: &str, when: When) -> bool {
     let what = format!("{when:?}, after the loss of {key}");
     let lost: BTreeSet<String> = scene.values(key).await.into_iter().collect();
     let full = format!("{}{key}", scene.console.keys.prefix());
-    let mut told = Vec::new();
+    let mut steps = Vec::new();
     if when != When::Running {
         scene.worker.take().expect("a worker").crash().await;
     }
@@ -310,7 +311,7 @@ async fn lose(key: &str, when: When) -> bool {
     if when != When::Running {
         scene.console.end_lease("w").await;
         if when == When::Repaired {
-            scene.repair(true, &mut told, &what).await;
+            scene.repair(true, &mut steps, &what).await;
         }
         scene.start().await;
     }
@@ -329,11 +330,12 @@ async fn lose(key: &str, when: When) -> bool {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    let has_new_ids = |told: &[String]| {
-        told.iter()
+    let has_new_ids = |steps: &[String]| {
+        steps
+            .iter()
             .any(|line| line.contains("new ids") || line.contains("new ones"))
     };
-    scene.judge(has_new_ids(&told), &what);
+    scene.judge(has_new_ids(&steps), &what);
     if !missing.is_empty() {
         let there = scene.in_redis().await;
         assert!(
@@ -351,12 +353,12 @@ async fn lose(key: &str, when: When) -> bool {
             scene.keys().await
         );
     }
-    scene.repair(false, &mut told, &what).await;
-    scene.until_delivered(&wanted, &told, &what).await;
-    scene.judge(has_new_ids(&told), &what);
+    scene.repair(false, &mut steps, &what).await;
+    scene.until_delivered(&wanted, &steps, &what).await;
+    scene.judge(has_new_ids(&steps), &what);
     scene.worker.take().expect("a worker").crash().await;
     println!(
-        "{what}: {} events stayed until the repair; {told:#?}",
+        "{what}: {} events stayed until the repair; {steps:#?}",
         missing.len()
     );
     !missing.is_empty()

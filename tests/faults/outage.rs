@@ -113,14 +113,14 @@ async fn a_start_waits_for_nothing_else_and_not_for_ever() {
         redis.url().to_owned(),
         format!("{}?pass=wrong", redis.url()),
     ] {
-        let told = run(&url, "1h");
-        assert_eq!(told.lines().count(), 1, "{told}");
+        let message = run(&url, "1h");
+        assert_eq!(message.lines().count(), 1, "{message}");
     }
     redis.server().kill();
-    let told = run(redis.url(), "300ms");
+    let message = run(redis.url(), "300ms");
     assert!(
-        told.contains("waiting for Redis") && told.contains("cannot connect to Redis"),
-        "{told}"
+        message.contains("waiting for Redis") && message.contains("cannot connect to Redis"),
+        "{message}"
     );
     assert!(
         began.elapsed() < Duration::from_secs(30),

@@ -90,7 +90,7 @@ fn apart(
     threads: usize,
 ) -> (Shutdown, Ended) {
     let (url, shutdown) = (redis.url().to_owned(), Shutdown::new());
-    let told = shutdown.clone();
+    let stopping = shutdown.clone();
     let run = move || {
         let runtime = match threads {
             1 => tokio::runtime::Builder::new_current_thread()
@@ -107,7 +107,7 @@ fn apart(
             .build()
             .expect("valid settings");
         let runtime = runtime.expect("a runtime");
-        runtime.block_on(async { tokio::spawn(worker.run(told)).await.expect("no panic") })
+        runtime.block_on(async { tokio::spawn(worker.run(stopping)).await.expect("no panic") })
     };
     (shutdown, std::thread::spawn(run))
 }
@@ -251,10 +251,10 @@ const CHILD: &str = "SERIATIM_TEST_STALL";
 /// Runs a worker whose handler blocks for ever. This is the program of the child process.
 #[test]
 fn child() {
-    let Ok(told) = std::env::var(CHILD) else {
+    let Ok(variable) = std::env::var(CHILD) else {
         return;
     };
-    let (url, namespace) = told.split_once('|').expect("a URL and a namespace");
+    let (url, namespace) = variable.split_once('|').expect("a URL and a namespace");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -304,12 +304,12 @@ async fn a_handler_that_blocks_for_ever_is_quarantined() {
         let Output { status, stderr, .. } = start_child(&redis).output().expect("it runs");
         let stderr = String::from_utf8_lossy(&stderr);
         assert_eq!(status.code(), Some(4), "{stderr}");
-        let told = stderr
+        let message = stderr
             .lines()
             .find(|line| line.contains("of work:1 (for "))
             .unwrap_or_default();
         assert!(
-            told.starts_with("seriatim: the delivery of event "),
+            message.starts_with("seriatim: the delivery of event "),
             "crash {crashes}: {stderr}"
         );
         if crashes == 1 {

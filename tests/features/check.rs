@@ -228,11 +228,11 @@ async fn a_wrong_type_is_a_finding() {
             scene.again(&format!("clean; DEL {key}; {command}")).await;
             let report = scene.report_of_check().await;
             let name = format!("{}{key}", scene.keys.prefix());
-            let told = report
+            let findings = report
                 .violations
                 .iter()
                 .filter(|found| found.invariant == Invariant::Layout && found.what.contains(&name));
-            assert_eq!(told.count(), 1, "{key} as {wrong}: {report:#?}");
+            assert_eq!(findings.count(), 1, "{key} as {wrong}: {report:#?}");
         }
     }
 }

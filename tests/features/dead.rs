@@ -216,14 +216,14 @@ async fn all_of_an_object_or_all_there_are_are_retried() {
     assert_eq!(settle_all(&control, Settle::Retry, None).await, (0, 0));
     // The steps of an action leave one record.
     let kept = control.recorded(32).await;
-    let told = kept.iter().map(|action| {
+    let shown = kept.iter().map(|action| {
         assert_eq!(action.event, None);
         let many = action.many.as_ref().expect("many");
         let (count, first, last) = (many.count, &many.first, &many.last);
         format!("{} {} {count} {first} {last}", action.action, action.object)
     });
     let expected = ["drop * 75 1700-1 1700-99", "retry work:1 25 1700-0 1700-96"];
-    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
     let of = control.actions_of("work:1", None, 32).await;
     assert_eq!(of.expect("the actions").actions, kept[1..]);
 }
@@ -259,7 +259,7 @@ async fn steps_end_at_the_last_dead_letter_of_the_first_step() {
     for cursor in wrong.split(' ') {
         let next = Some(&cursor.into());
         let refused = control.settle_step(ADA, Settle::Retry, None, next).await;
-        assert_matches!(refused, Err(ControlError::Cursor(told)) if told == cursor);
+        assert_matches!(refused, Err(ControlError::Cursor(text)) if text == cursor);
     }
 }
 

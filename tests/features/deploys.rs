@@ -67,13 +67,13 @@ async fn old_workers_leave_new_types_to_new_workers() {
         held.split(' ').nth(2) == Some("0"),
         "an unknown event has no failed attempt: {held}"
     );
-    let told = until("the status of a worker tells it", PATIENCE, async || {
+    let status = until("the status of a worker tells it", PATIENCE, async || {
         let stats = control.stats().await.expect("stats");
-        let mut told = stats.workers.into_iter().filter_map(|worker| worker.status);
-        told.find(|status| status.minute.unknown > 0)
+        let mut statuses = stats.workers.into_iter().filter_map(|worker| worker.status);
+        statuses.find(|status| status.minute.unknown > 0)
     })
     .await;
-    assert!(told.unknown_error.contains("titled"), "{told:?}");
+    assert!(status.unknown_error.contains("titled"), "{status:?}");
     let third = start(&redis, "new", &new, |_| {});
     until("the new worker has handled them", PATIENCE, async || {
         (by_new.load(Ordering::SeqCst) >= 200).then_some(())

@@ -98,9 +98,9 @@ async fn a_name_of_which_nothing_is_known_is_told() {
         (Some(2), 3),
         "{message}"
     );
-    let told = "seriatim: 2 of the objects are unknown, so nothing was forgotten for them; the first is work:l: ";
+    let beginning = "seriatim: 2 of the objects are unknown, so nothing was forgotten for them; the first is work:l: ";
     assert!(
-        message.starts_with(told) && message.lines().count() == 1,
+        message.starts_with(beginning) && message.lines().count() == 1,
         "{message}"
     );
     let output = seriatim(&redis, &["--ignore-unknown", "work:l", "work:2"], b"");

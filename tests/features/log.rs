@@ -186,10 +186,10 @@ async fn finalizing_twice_leaves_one_row() {
     let part = report("work:1", 5, 1, BatchResult::Part { next: tag(6) });
     let reject = report("work:1", 6, 0, reject(Some("7"), 6, 1));
     let done = report("work:1", 7, 1, BatchResult::Done);
-    for told in [
+    for ended in [
         &part, &part, &reject, &reject, &part, &done, &done, &reject, &part,
     ] {
-        tell(&mut state, on(), told).await;
+        tell(&mut state, on(), ended).await;
     }
     let expected = [
         "completed 5 4 work:1 5 - 0",
@@ -207,8 +207,8 @@ async fn a_row_says_when_the_event_was_taken_and_how_often_it_failed() {
     let (_redis, mut state) = attached().await;
     state.own("w.0", "work:1", 5, &["5", "6"]).await;
     state.add("SET event.worker:w.0:event.id '5 2 3'").await;
-    let told = result("work:1", "5 2 3", 2, BatchResult::Yield);
-    tell(&mut state, on(), &told).await;
+    let ended = result("work:1", "5 2 3", 2, BatchResult::Yield);
+    tell(&mut state, on(), &ended).await;
     let rows = rows(&mut state).await;
     assert_eq!(
         shorts(&rows),
@@ -256,11 +256,11 @@ async fn what_the_log_cannot_take_is_held() {
         ("d", "4 0 0 0", 0, complete(4)),
     ];
     for (object, tag, count, then) in all {
-        let told = result(object, tag, count, then);
-        state.own("w.0", object, told.tag.first, &["1"]).await;
+        let ended = result(object, tag, count, then);
+        state.own("w.0", object, ended.tag.first, &["1"]).await;
         let batch_id = state.keys.worker_event_id("w.0");
-        state.run("SET", &[&batch_id, &told.tag.to_string()]).await;
-        let quarantined = tell(&mut state, on(), &told).await;
+        state.run("SET", &[&batch_id, &ended.tag.to_string()]).await;
+        let quarantined = tell(&mut state, on(), &ended).await;
         assert_eq!(quarantined, [(object.to_owned(), why.to_owned())]);
         let held = console.held_id(object).await;
         assert_eq!(held, Some(format!("{tag} {why}")));

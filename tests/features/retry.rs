@@ -239,8 +239,8 @@ async fn a_type_has_a_policy_of_its_own() {
         ("number", r#"{"bad":1,"type":7}"#, 3600.0),
     ] {
         console.emit(object, event).await;
-        let told = wait_after(&console, object, 1).await;
-        assert!(is_about(told, wait), "{object}: {told} s");
+        let waited = wait_after(&console, object, 1).await;
+        assert!(is_about(waited, wait), "{object}: {waited} s");
     }
     console
         .emit_all("gone", [r#"{"bad":1,"type":"gone"}"#, "2"])

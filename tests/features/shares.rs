@@ -536,8 +536,8 @@ async fn a_key_of_a_wrong_type_changes_no_share() {
             set(&control, "acme:*", again).await,
             remove(&control, "acme:*").await,
         ] {
-            let is_told = matches!(&refused, Err(ControlError::WrongType { key: told, .. }) if *told == named);
-            assert!(is_told, "{key}: {refused:?}");
+            let is_named = matches!(&refused, Err(ControlError::WrongType { key: wrong, .. }) if *wrong == named);
+            assert!(is_named, "{key}: {refused:?}");
             scene.changed("").await;
         }
         if key == "event.shares" {
@@ -595,6 +595,6 @@ async fn the_rights_of_an_operator_are_enough_for_shares() {
     assert_eq!(operator.shares().await.expect("read"), []);
     scene.redis.set_user("operator", "-zrem").await;
     let refused = set(&operator, "acme:*", Share::new().weight(2)).await;
-    assert_matches!(refused, Err(ControlError::Denied(told)) if told == "ZREM");
+    assert_matches!(refused, Err(ControlError::Denied(command)) if command == "ZREM");
     assert_eq!(operator.shares().await.expect("read"), []);
 }

@@ -88,13 +88,13 @@ fn a_reader_that_leaves_makes_the_sink_unavailable_and_closes_it() {
         );
     }
     drop(out);
-    let mut told = String::new();
+    let mut message = String::new();
     child
         .stderr
         .take()
         .expect("a pipe")
-        .read_to_string(&mut told)
+        .read_to_string(&mut message)
         .expect("text");
     child.wait().expect("it ends");
-    assert!(told.contains("closed"), "{told}");
+    assert!(message.contains("closed"), "{message}");
 }

@@ -269,18 +269,18 @@ async fn a_run_can_be_cancelled() {
         Arc::new(Notify::new()),
         Arc::new(Mutex::new(CancellationToken::new())),
     );
-    let (told, its_token) = (Arc::clone(&waiting), Arc::clone(&token));
+    let (is_waiting, its_token) = (Arc::clone(&waiting), Arc::clone(&token));
     let handlers = Handlers::builder()
         .register_all("quick", |_: Value, cx: HandlerContext| async move {
             Ok(cx.emit("a", &json!({}))?)
         })
         .register_all("waits", move |_: Value, cx: HandlerContext| {
             *its_token.lock().expect("no panic") = cx.cancelled().clone();
-            let told = Arc::clone(&told);
+            let is_waiting = Arc::clone(&is_waiting);
             async move {
                 // When this future is polled again, the other handler has ended.
                 tokio::task::yield_now().await;
-                told.notify_one();
+                is_waiting.notify_one();
                 std::future::pending().await
             }
         })

@@ -257,8 +257,8 @@ async fn an_unknown_version_and_a_wrong_counter_are_refused() {
             .await;
         scene.add(&format!("SET next.event.id {counter}")).await;
         match try_connect(&scene, "r", Connect::default()).await {
-            Err(ScriptError::Schema(told)) => assert_eq!((told.as_str(), counter), (why, "5")),
-            Err(ScriptError::Counter(told)) => assert_eq!((told.as_str(), counter), (why, why)),
+            Err(ScriptError::Schema(text)) => assert_eq!((text.as_str(), counter), (why, "5")),
+            Err(ScriptError::Counter(text)) => assert_eq!((text.as_str(), counter), (why, why)),
             other => panic!("{version} {counter}: {other:?}"),
         }
         scene.changed("").await;

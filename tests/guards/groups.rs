@@ -75,9 +75,9 @@ async fn the_age_of_names_that_are_grouped_is_known() {
         calls += 1;
         assert!(calls < 1000, "the names are used up: {stats:?}");
     }
-    let told = format!("{calls} calls, at most {aside_most} names, wrong by at most {worst} ms");
-    println!("{told}");
-    assert!(calls > 80 && aside_most > 3000, "{told}");
+    let summary = format!("{calls} calls, at most {aside_most} names, wrong by at most {worst} ms");
+    println!("{summary}");
+    assert!(calls > 80 && aside_most > 3000, "{summary}");
     scene.free(0..2, GROUPED).await;
     for key in ["event.groups", "event.groups.waiting", "event.groups.times"] {
         assert_eq!(scene.at(key).await, "nil", "{key}");
@@ -149,10 +149,10 @@ async fn a_number_of_names_that_is_too_high_is_corrected() {
             scene.add(groups).await;
             let answer = scene.free(0..2, bounds(|b| b.group_depth = depth)).await;
             assert_eq!(answer.objects(), [""; 0]);
-            let told = answer.texts();
+            let texts = answer.texts();
             assert!(
-                told.len() == 1 && told[0].starts_with("event.groups: "),
-                "{told:?}"
+                texts.len() == 1 && texts[0].starts_with("event.groups: "),
+                "{texts:?}"
             );
             assert_eq!(scene.at("event.groups").await, "nil", "{groups} {depth}");
             assert_eq!(

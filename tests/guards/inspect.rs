@@ -59,7 +59,7 @@ async fn fields(scene: &Scene, object: &str) -> Vec<String> {
     let is_look = |look: &Vec<Vec<u8>>| look.first().is_some_and(|word| word == b"inspected");
     let look = looks.find(is_look).expect("a look");
     let text = |value: &[u8]| String::from_utf8_lossy(value).replace(scene.keys.prefix(), "");
-    let mut told = Vec::new();
+    let mut shown = Vec::new();
     for pair in look[1..].chunks(2) {
         let (field, value) = (text(&pair[0]), text(&pair[1]));
         let number = value.parse::<u64>().unwrap_or_default();
@@ -67,13 +67,13 @@ async fn fields(scene: &Scene, object: &str) -> Vec<String> {
             "now_ms" => assert!(number > 1_700_000_000_000, "{value}"),
             "lease_ttl_ms" => {
                 assert!((1..=600_000).contains(&number), "{value}");
-                told.push(field);
+                shown.push(field);
             }
-            _ => told.push(format!("{field} {value}")),
+            _ => shown.push(format!("{field} {value}")),
         }
     }
     assert_eq!(text(&look[1]), "now_ms");
-    told
+    shown
 }
 
 /// Fails unless these are the fields, one in each line.
@@ -138,19 +138,19 @@ async fn an_object_in_hand_is_told_with_all_that_it_has() {
         SET objects.in.hand x; SET event.shares.used x; ZADD event.groups.blocked 0 'work\n'
     ";
     scene.add(given).await;
-    let mut told = fields(&scene, "work:2").await;
-    told.retain(|field| field.starts_with("share "));
+    let mut shown = fields(&scene, "work:2").await;
+    shown.retain(|field| field.starts_with("share "));
     let shares = [
         "share - 0 0 0 1 *star",
         "share - 0 1 0 6 work:*work",
         "share - 0 0 0 8 work:2:*own",
     ];
-    assert_eq!(told, shares);
+    assert_eq!(shown, shares);
     let given = "DEL event.groups.blocked; SET event.groups.blocked x";
     scene.add(given).await;
-    let told = fields(&scene, "work:2").await;
+    let shown = fields(&scene, "work:2").await;
     let share = "share - 0 0 0 6 work:*work".to_owned();
-    assert!(told.contains(&share), "{told:?}");
+    assert!(shown.contains(&share), "{shown:?}");
 }
 
 #[tokio::test]
@@ -203,8 +203,8 @@ async fn results_schedules_and_events_are_told_up_to_a_limit() {
         scene
             .add(&format!("HSET x:event.handled result:a {a} result:b {b}"))
             .await;
-        let told = fields(&scene, "x").await.len();
-        assert_eq!(told, results, "{first} and {second} bytes");
+        let shown = fields(&scene, "x").await.len();
+        assert_eq!(shown, results, "{first} and {second} bytes");
     }
     let schedules: String = (0..101).map(|n| format!(" k{n} {{}}")).collect();
     scene
@@ -212,9 +212,9 @@ async fn results_schedules_and_events_are_told_up_to_a_limit() {
             "DEL x:event.handled; HSET x:events.scheduled{schedules}"
         ))
         .await;
-    let told = fields(&scene, "x").await;
-    assert_eq!((told.len(), told[0].as_str()), (101, "schedules 101"));
-    assert_eq!(told[100], "schedule - k99");
+    let shown = fields(&scene, "x").await;
+    assert_eq!((shown.len(), shown[0].as_str()), (101, "schedules 101"));
+    assert_eq!(shown[100], "schedule - k99");
     let given = "DEL x:events.scheduled; SET events.scheduled x";
     scene.add(given).await;
     scene.add("HSET x:events.scheduled k {}").await;
@@ -230,10 +230,10 @@ async fn results_schedules_and_events_are_told_up_to_a_limit() {
             "DEL x:events.scheduled; LPUSH x:events {long} newer"
         ))
         .await;
-    let told = fields(&scene, "x").await;
+    let shown = fields(&scene, "x").await;
     let bytes = format!("queued_bytes {}", long.len());
-    assert_eq!(told[..2], ["queued 2".to_owned(), bytes]);
-    assert_eq!(told[2].len(), "queued_text ".len() + TEXT_BYTES_MAX);
+    assert_eq!(shown[..2], ["queued 2".to_owned(), bytes]);
+    assert_eq!(shown[2].len(), "queued_text ".len() + TEXT_BYTES_MAX);
 }
 
 /// The oldest event is a reference to a schedule. The event of the schedule is told instead, if the
@@ -269,14 +269,14 @@ async fn a_reference_is_told_as_the_event_of_its_schedule() {
         scene
             .add(&format!("LPUSH x:events '\0queued 7000 key'; {given}"))
             .await;
-        let told = fields(&scene, "x").await.join("\n");
+        let shown = fields(&scene, "x").await.join("\n");
         let expected = format!("queued 1\nqueued_bytes {expected}");
         // With an event, the schedule itself is also told.
-        let is_told = match given.contains("HSET") {
-            true => told.starts_with(&expected),
-            false => told == expected,
+        let is_named = match given.contains("HSET") {
+            true => shown.starts_with(&expected),
+            false => shown == expected,
         };
-        assert!(is_told, "{given}: {told}");
+        assert!(is_named, "{given}: {shown}");
     }
 }
 
@@ -316,25 +316,25 @@ async fn each_key_of_a_wrong_type_is_told() {
     ];
     expected.extend(others.map(str::to_owned));
     expected.sort();
-    let mut told = fields(&scene, "x").await;
-    told.sort();
-    assert_eq!(told, expected);
+    let mut shown = fields(&scene, "x").await;
+    shown.sort();
+    assert_eq!(shown, expected);
     let given = "
         DEL event.groups; DEL x:events.scheduled; DEL x:event.worker
         SET event.groups x; SET x:events.scheduled x; LPUSH x:event.worker x
     ";
     scene.add(given).await;
-    let told = fields(&scene, "x").await;
+    let shown = fields(&scene, "x").await;
     for (key, found, kind) in [
         ("event.groups", "string", "zset"),
         ("x:events.scheduled", "string", "hash"),
         ("x:event.worker", "list", "string"),
     ] {
         let wrong = format!("wrong {key} is a {found}, it should be a {kind}");
-        assert!(told.contains(&wrong), "{key}: {told:?}");
+        assert!(shown.contains(&wrong), "{key}: {shown:?}");
     }
     let is_wrong = |field: &String| field.starts_with("wrong ");
-    assert!(told.iter().all(is_wrong), "{told:?}");
+    assert!(shown.iter().all(is_wrong), "{shown:?}");
 }
 
 /// The place of a marker counts the markers that are taken before it, without the marks between.

@@ -35,7 +35,7 @@ async fn the_next_look_is_exact() {
     let scene = limited().await;
     set(&scene, "r:*", Share::new().rate(0.2)).await;
     park(&scene, "r", 2.0).await;
-    for (due, told, after, by) in [
+    for (due, next_look, after, by) in [
         (5000, None, 5000, "w"),
         (20, None, 20, "w"),
         (19, None, 20, "w"),
@@ -48,7 +48,7 @@ async fn the_next_look_is_exact() {
     ] {
         scene.add("DEL event.groups.look").await;
         block(&scene, "r", NOW + due).await;
-        if let Some((at, name)) = told {
+        if let Some((at, name)) = next_look {
             scene
                 .add(&format!("SET event.groups.look '{at} {name}'"))
                 .await;
@@ -56,13 +56,13 @@ async fn the_next_look_is_exact() {
         assert_eq!(
             call(&scene).await,
             format!("in {after} ms"),
-            "{due} {told:?}"
+            "{due} {next_look:?}"
         );
-        let at = told
+        let at = next_look
             .filter(|(_, name)| *name == by && by != "w")
             .map_or(NOW + after, |(at, _)| at);
         let look = scene.text(&scene.keys.event_groups_look()).await;
-        assert_eq!(look, Some(format!("{at} {by}")), "{due} {told:?}");
+        assert_eq!(look, Some(format!("{at} {by}")), "{due} {next_look:?}");
     }
 }
 

@@ -69,8 +69,8 @@ async fn call_with(
     let subjects = subjects.map(|(kind, name)| (*kind, name.as_bytes(), hint));
     let mut conn = scene.conn().await;
     let done = operator::repair(&mut conn, &scene.keys, by, &with, subjects).await;
-    let told = done.expect("an answer").0.into_iter();
-    told.map(|told| (told.position, told.word)).collect()
+    let rows = done.expect("an answer").0.into_iter();
+    rows.map(|row| (row.position, row.word)).collect()
 }
 
 /// The script looks at each subject itself: a suspicion of the walk may be over by then.
@@ -176,8 +176,8 @@ async fn a_repair_without_a_right_changes_nothing() {
     let planned = repair(&scene, &Repair::default()).await;
     assert_eq!(planned.steps_total, 4, "{planned:?}");
     let refused = try_repair(&scene, &doing()).await.expect_err("no right");
-    let is_told = matches!(&refused, ControlError::Denied(told) if told == "XADD");
-    assert!(is_told, "{refused}");
+    let is_named = matches!(&refused, ControlError::Denied(command) if command == "XADD");
+    assert!(is_named, "{refused}");
     scene.changed("").await;
     let again = repair(&scene, &Repair::default()).await;
     assert_eq!(lines(&again), lines(&planned));
@@ -191,8 +191,8 @@ async fn a_shared_key_of_a_wrong_type_is_reported() {
     for with in [Repair::default(), doing()] {
         let refused = try_repair(&scene, &with).await.expect_err("a wrong type");
         let held = scene.keys.objects_held();
-        let is_told = matches!(&refused, ControlError::WrongType { key, .. } if *key == held);
-        assert!(is_told, "{refused}");
+        let is_named = matches!(&refused, ControlError::WrongType { key, .. } if *key == held);
+        assert!(is_named, "{refused}");
         scene.changed("").await;
     }
 }

@@ -370,11 +370,11 @@ async fn the_error_of_a_proxy_that_is_away_names_it() {
         .await;
     assert!(!worker.log().contains("hush"), "{}", worker.log());
     let key = format!("{}event.worker:w:status", console.keys.prefix());
-    let told = until("the status is written", PATIENCE, async || {
+    let status = until("the status is written", PATIENCE, async || {
         console.text(&key).await
     })
     .await;
-    assert!(!told.contains("hush"), "{told}");
+    assert!(!status.contains("hush"), "{status}");
 }
 
 /// Story: the look at the files was made beside a request. So the first request after a pause had the

@@ -87,9 +87,9 @@ async fn a_route_takes_exactly_the_parameters_of_its_description() {
             let method: Method = method.to_uppercase().parse().expect("a method");
             let request = serving.request(method.clone(), &format!("{target}?{name}x=1"));
             let request = request.header("content-type", "application/json");
-            let told = detail(&answer(request.body("{}")).await);
+            let message = detail(&answer(request.body("{}")).await);
             let meant = format!("did you mean {name}?");
-            assert!(told.contains(&meant), "{method} {path}: {told}");
+            assert!(message.contains(&meant), "{method} {path}: {message}");
         }
     }
 }

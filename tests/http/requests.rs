@@ -188,7 +188,7 @@ async fn cloud_events_are_binary_or_batched() {
             .map(|name| got.header(&format!("ce-{name}")).to_owned());
         names.collect::<Vec<_>>().join(" ")
     };
-    for (got, told, body) in [
+    for (got, attributes_of, body) in [
         (
             &got[0],
             "1.0 1 0 /seriatim moved work%201",
@@ -196,7 +196,7 @@ async fn cloud_events_are_binary_or_batched() {
         ),
         (&got[1], "1.0 2 1 /seriatim seriatim.event work%201", "7"),
     ] {
-        assert_eq!((&*attributes(got), &*got.body), (told, body));
+        assert_eq!((&*attributes(got), &*got.body), (attributes_of, body));
         assert_eq!(got.header("content-type"), "application/json");
     }
     assert_eq!(

@@ -399,10 +399,10 @@ async fn dead_letters_held_objects_and_rules_are_as_the_commands_have_them() {
     assert_eq!(lift("block").await.problem().0, 404);
     let actions = serving.get("/v1/actions").await.json();
     let rows = actions["rows"].as_array().expect("rows").iter();
-    let told: Vec<_> = rows.map(|row| (&row["action"], &row["who"])).collect();
+    let seen: Vec<_> = rows.map(|row| (&row["action"], &row["who"])).collect();
     let expected = ["resume", "pause", "release", "retry"].map(|action| json!(action));
     let http = json!("http");
-    assert_eq!(told, expected.each_ref().map(|action| (action, &http)));
+    assert_eq!(seen, expected.each_ref().map(|action| (action, &http)));
     assert_eq!(serving.get("/v1/stats").await.json()["dead_letters"], 0);
 }
 

@@ -110,15 +110,15 @@ async fn shares_are_set_listed_and_removed_over_http() {
         404
     );
     let actions = serving.get("/v1/actions").await.json();
-    let told = |row: &Value| [row["action"].clone(), row["why"].clone()];
-    let told: Vec<_> = actions["rows"]
+    let row_of = |row: &Value| [row["action"].clone(), row["why"].clone()];
+    let listed: Vec<_> = actions["rows"]
         .as_array()
         .expect("rows")
         .iter()
-        .map(told)
+        .map(row_of)
         .collect();
     assert_eq!(
-        json!(told),
+        json!(listed),
         json!([
             ["share-remove", "over"],
             ["share-set", "a contract"],

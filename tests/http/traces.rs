@@ -83,10 +83,11 @@ fn spans(collector: &Receiver) -> Vec<Span> {
         for resource in body["resourceSpans"].as_array().expect("resources") {
             for scope in resource["scopeSpans"].as_array().expect("scopes") {
                 assert_eq!(scope["scope"]["name"], "seriatim");
-                let told = scope["spans"].as_array().expect("spans");
+                let parts = scope["spans"].as_array().expect("spans");
                 spans.extend(
-                    told.iter()
-                        .map(|told| span(told, &resource["resource"]["attributes"])),
+                    parts
+                        .iter()
+                        .map(|json| span(json, &resource["resource"]["attributes"])),
                 );
             }
         }
@@ -94,7 +95,7 @@ fn spans(collector: &Receiver) -> Vec<Span> {
     spans
 }
 
-fn span(told: &Value, resource: &Value) -> Span {
+fn span(json: &Value, resource: &Value) -> Span {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let link = |link: &Value| {
         let parent = format!("00-{}-{}-01", text(&link["traceId"]), text(&link["spanId"]));
@@ -104,20 +105,20 @@ fn span(told: &Value, resource: &Value) -> Span {
         )
     };
     Span {
-        name: text(&told["name"]),
-        trace: text(&told["traceId"]),
-        id: text(&told["spanId"]),
-        parent: text(&told["parentSpanId"]),
-        kind: told["kind"].as_u64().expect("a kind"),
-        links: told["links"]
+        name: text(&json["name"]),
+        trace: text(&json["traceId"]),
+        id: text(&json["spanId"]),
+        parent: text(&json["parentSpanId"]),
+        kind: json["kind"].as_u64().expect("a kind"),
+        links: json["links"]
             .as_array()
             .into_iter()
             .flatten()
             .map(link)
             .collect(),
-        cut_links: told["droppedLinksCount"].as_u64().unwrap_or_default(),
-        attributes: told["attributes"].clone(),
-        status: told["status"]["code"].as_u64().unwrap_or_default(),
+        cut_links: json["droppedLinksCount"].as_u64().unwrap_or_default(),
+        attributes: json["attributes"].clone(),
+        status: json["status"]["code"].as_u64().unwrap_or_default(),
         resource: resource.clone(),
     }
 }
@@ -520,6 +521,6 @@ async fn a_cancelled_delivery_has_a_span() {
     let spans = until("the span ends", PATIENCE, async || {
         Some(exporter.get_finished_spans().expect("spans")).filter(|spans| !spans.is_empty())
     });
-    let told = format!("{:?}", spans.await[0]);
-    assert!(told.contains("cancelled"), "{told}");
+    let shown = format!("{:?}", spans.await[0]);
+    assert!(shown.contains("cancelled"), "{shown}");
 }

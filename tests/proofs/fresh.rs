@@ -226,7 +226,7 @@ impl Case {
             0
         };
         self.queue(keys, &object, more);
-        let told = if self.has(rng, 6) {
+        let sent = if self.has(rng, 6) {
             Tag {
                 first: 1,
                 ..Tag::default()
@@ -242,7 +242,7 @@ impl Case {
         let last = Some(first + count as u64 - 1);
         let report = Report {
             object: object.into_bytes().into(),
-            tag: told,
+            tag: sent,
             count,
             last,
             then,

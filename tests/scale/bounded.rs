@@ -125,10 +125,10 @@ async fn the_program_says_how_to_go_on() {
     let last = "1000-0";
     for command in [&["dead", "list"][..], &["log"]] {
         let list = |more: &[&str]| run(&[command, &["--object", "rare"], more].concat());
-        let (shown, told) = list(&[]);
+        let (shown, notice) = list(&[]);
         assert!(
-            shown.is_empty() && told.contains(&format!("continue with --after {last}")),
-            "{shown} {told}"
+            shown.is_empty() && notice.contains(&format!("continue with --after {last}")),
+            "{shown} {notice}"
         );
         assert_eq!(list(&["--json"]).0, format!("{{\"after\":\"{last}\"}}\n"));
         let (shown, _) = list(&["--json", "--after", last]);

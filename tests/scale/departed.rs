@@ -356,14 +356,14 @@ async fn a_name_that_has_only_a_batch_is_never_forgotten() {
     left(&console, "gone", DAY + Duration::from_secs(1)).await;
     console.add("LPUSH event.worker:gone.1:event 1").await;
     let before = now_ms(&console).await;
-    let told = adopt(&mut conn, keys).await;
+    let round = adopt(&mut conn, keys).await;
     assert_eq!(
-        (told.held, told.strays, &told.names[..]),
+        (round.held, round.strays, &round.names[..]),
         (0, 0, &["gone".to_owned()][..])
     );
     assert!(
-        matches!(&told.lost[..], [(_, why)] if why.contains("the object of the batch")),
-        "{told:?}"
+        matches!(&round.lost[..], [(_, why)] if why.contains("the object of the batch")),
+        "{round:?}"
     );
     assert_eq!(names(&console).await, ["gone"]);
     let next = watched(&console, "gone").await.expect("watched");

@@ -32,14 +32,19 @@ async fn an_unreachable_address_is_named_and_can_be_mapped() {
     let advice = format!("--sentinel-map {announced}=HOST:PORT");
     for arguments in [&["emit", "work:1", "1"][..], &["stats"]] {
         let output = run(&redis, &["--redis", &url], arguments);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            output.status.code() == Some(3) && told.contains(&named) && told.contains(&advice),
-            "{told}"
+            output.status.code() == Some(3)
+                && message.contains(&named)
+                && message.contains(&advice),
+            "{message}"
         );
     }
-    let told = error_at_start(&redis, &url).await;
-    assert!(told.contains(&named) && told.contains(&advice), "{told}");
+    let message = error_at_start(&redis, &url).await;
+    assert!(
+        message.contains(&named) && message.contains(&advice),
+        "{message}"
+    );
 
     let map = format!("{announced}={reachable}");
     let other = format!("10.255.255.1:1={reachable}");
@@ -101,10 +106,10 @@ async fn an_unreachable_address_is_named_and_can_be_mapped() {
         ],
         &["stats"],
     );
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        output.status.code() == Some(3) && told.contains(&announced) && told.contains(&wrong),
-        "{told}"
+        output.status.code() == Some(3) && message.contains(&announced) && message.contains(&wrong),
+        "{message}"
     );
 }
 
@@ -112,7 +117,7 @@ async fn an_unreachable_address_is_named_and_can_be_mapped() {
 async fn a_wrong_map_is_refused_before_anything_is_sent() {
     let redis = Redis::own(&[]);
     let url = "redis-sentinel://127.0.0.1:1/shop";
-    for (url, maps, told) in [
+    for (url, maps, expected) in [
         (url, vec!["10.0.0.1:6379"], "ANNOUNCED=REACHABLE"),
         (url, vec!["10.0.0.1=localhost:1"], "HOST:PORT"),
         (url, vec!["10.0.0.1:6379=localhost"], "HOST:PORT"),
@@ -135,7 +140,7 @@ async fn a_wrong_map_is_refused_before_anything_is_sent() {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             output.status.code() == Some(2)
-                && error.contains(told)
+                && error.contains(expected)
                 && error.contains("sentinel-map"),
             "{maps:?}: {error}"
         );

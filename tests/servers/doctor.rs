@@ -19,18 +19,18 @@ fn doctor(redis: &Redis, url: &str, options: &[&str]) -> Output {
 /// Returns the exit code of `doctor`, and the verdict and the text of its finding about `what`.
 fn found(redis: &Redis, url: &str, what: &str, options: &[&str]) -> (Option<i32>, String, String) {
     let output = doctor(redis, url, &[options, &["--json"]].concat());
-    let told: Value = serde_json::from_slice(&output.stdout)
+    let finding: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    let findings = told["findings"].as_array().expect("findings");
+    let findings = finding["findings"].as_array().expect("findings");
     let of = findings
         .iter()
         .find(|finding| finding["what"] == what)
-        .unwrap_or_else(|| panic!("{what}: {told}"));
+        .unwrap_or_else(|| panic!("{what}: {finding}"));
     let text = |field: &str| of[field].as_str().expect("text").to_owned();
     assert_eq!(
-        told["fits"] == Value::Bool(true),
+        finding["fits"] == Value::Bool(true),
         output.status.code() == Some(0),
-        "{told}"
+        "{finding}"
     );
     (output.status.code(), text("verdict"), text("text"))
 }
@@ -52,17 +52,17 @@ async fn a_sound_redis_passes_and_each_fault_is_told() {
         let _: String = console.run(&["CONFIG", "SET", option, value]).await;
     };
     set("maxmemory-policy", "allkeys-lru").await;
-    let (code, verdict, told) = found(&redis, redis.url(), "memory", &[]);
+    let (code, verdict, finding) = found(&redis, redis.url(), "memory", &[]);
     assert!(
-        code == Some(1) && verdict == "wrong" && told.contains("noeviction"),
-        "{told}"
+        code == Some(1) && verdict == "wrong" && finding.contains("noeviction"),
+        "{finding}"
     );
     set("maxmemory-policy", "noeviction").await;
     set("appendonly", "no").await;
-    let (code, verdict, told) = found(&redis, redis.url(), "persistence", &[]);
+    let (code, verdict, finding) = found(&redis, redis.url(), "persistence", &[]);
     assert!(
-        code == Some(1) && verdict == "wrong" && told.contains("appendonly yes"),
-        "{told}"
+        code == Some(1) && verdict == "wrong" && finding.contains("appendonly yes"),
+        "{finding}"
     );
     // `doctor` has written nothing.
     let keys: Vec<String> = console.run(&["KEYS", "*meta"]).await;
@@ -83,10 +83,10 @@ async fn missing_rights_are_named() {
     } else {
         url
     };
-    let (code, verdict, told) = found(&redis, &url, "rights", &[]);
+    let (code, verdict, finding) = found(&redis, &url, "rights", &[]);
     assert!(
-        code == Some(1) && verdict == "wrong" && told.contains("LMOVE"),
-        "{told}"
+        code == Some(1) && verdict == "wrong" && finding.contains("LMOVE"),
+        "{finding}"
     );
     let without_info = ["ACL", "SETUSER", "worker", "+lmove", "-info"];
     let _: String = console.run(&without_info).await;
@@ -99,32 +99,32 @@ async fn missing_rights_are_named() {
 async fn old_libraries_are_listed() {
     let redis = Redis::own(&["--appendonly", "yes"]);
     let console = redis.console().await;
-    let (code, verdict, told) = found(&redis, redis.url(), "functions", &[]);
+    let (code, verdict, finding) = found(&redis, redis.url(), "functions", &[]);
     assert!(
-        code == Some(0) && verdict == "good" && told.contains("not loaded"),
-        "{told}"
+        code == Some(0) && verdict == "good" && finding.contains("not loaded"),
+        "{finding}"
     );
     let old = "#!lua name=seriatim_0123456789ab\nredis.register_function('old', function() end)";
     let _: String = console.run(&["FUNCTION", "LOAD", old]).await;
     let output = doctor(&redis, redis.url(), &[]);
-    let told = String::from_utf8_lossy(&output.stdout).replace('\n', " ");
-    let told: Vec<_> = told.split_whitespace().collect();
+    let finding = String::from_utf8_lossy(&output.stdout).replace('\n', " ");
+    let finding: Vec<_> = finding.split_whitespace().collect();
     assert!(
         output.status.success()
-            && told
+            && finding
                 .join(" ")
                 .contains("FUNCTION DELETE seriatim_0123456789ab"),
-        "{told:?}"
+        "{finding:?}"
     );
     let rights = [
         "ACL", "SETUSER", "worker", "on", ">p", "~*", "+@all", "-fcall",
     ];
     let _: String = console.run(&rights).await;
     let url = format!("{}?user=worker&pass=p", redis.url());
-    let (code, verdict, told) = found(&redis, &url, "functions", &[]);
+    let (code, verdict, finding) = found(&redis, &url, "functions", &[]);
     assert!(
-        code == Some(0) && verdict == "good" && told.contains("may not use FCALL"),
-        "{told}"
+        code == Some(0) && verdict == "good" && finding.contains("may not use FCALL"),
+        "{finding}"
     );
 }
 
@@ -159,10 +159,10 @@ async fn replicas_and_their_settings_are_told() {
         },
     )
     .await;
-    let (code, verdict, told) = found(&redis, redis.url(), "replicas", &[]);
+    let (code, verdict, finding) = found(&redis, redis.url(), "replicas", &[]);
     assert!(
-        code == Some(0) && verdict == "warning" && told.contains("min-replicas-to-write 1"),
-        "{told}"
+        code == Some(0) && verdict == "warning" && finding.contains("min-replicas-to-write 1"),
+        "{finding}"
     );
     let mut stats = Command::new(crate::support::program());
     let stats = stats
@@ -173,23 +173,26 @@ async fn replicas_and_their_settings_are_told() {
         String::from_utf8_lossy(&stats.stdout).contains("min-replicas-to-write is 0"),
         "{stats:?}"
     );
-    let (code, verdict, told) = found(&redis, &replica.url(), "role", &[]);
+    let (code, verdict, finding) = found(&redis, &replica.url(), "role", &[]);
     assert!(
-        code == Some(1) && verdict == "wrong" && told.contains(&port.to_string()),
-        "{told}"
+        code == Some(1) && verdict == "wrong" && finding.contains(&port.to_string()),
+        "{finding}"
     );
     let _: String = console
         .run(&["CONFIG", "SET", "min-replicas-to-write", "1"])
         .await;
-    let (_, verdict, told) = found(&redis, redis.url(), "replicas", &[]);
-    assert!(verdict == "good" && told.contains("1 attached"), "{told}");
+    let (_, verdict, finding) = found(&redis, redis.url(), "replicas", &[]);
+    assert!(
+        verdict == "good" && finding.contains("1 attached"),
+        "{finding}"
+    );
     let _: String = console
         .run(&["CONFIG", "SET", "min-replicas-to-write", "2"])
         .await;
-    let (code, verdict, told) = found(&redis, redis.url(), "replicas", &[]);
+    let (code, verdict, finding) = found(&redis, redis.url(), "replicas", &[]);
     assert!(
-        code == Some(1) && verdict == "wrong" && told.contains("NOREPLICAS"),
-        "{told}"
+        code == Some(1) && verdict == "wrong" && finding.contains("NOREPLICAS"),
+        "{finding}"
     );
 }
 
@@ -210,8 +213,8 @@ fn the_sink_and_the_connection_are_examined() {
         authority.file().display().to_string(),
         format!("rediss://127.0.0.1:{port}"),
     );
-    let (_, verdict, told) = found(&redis, &url, "connection", &["--redis-ca", &ca]);
-    assert!(verdict == "good" && told.contains("TLS"), "{told}");
+    let (_, verdict, finding) = found(&redis, &url, "connection", &["--redis-ca", &ca]);
+    assert!(verdict == "good" && finding.contains("TLS"), "{finding}");
     let dir = tempfile::tempdir().expect("a directory");
     let sink = |path: &str| format!("file:{}/{path}", dir.path().display());
     let (code, verdict, _) = found(
@@ -222,11 +225,11 @@ fn the_sink_and_the_connection_are_examined() {
     );
     assert_eq!((code, verdict.as_str()), (Some(0), "good"));
     assert!(!dir.path().join("out.ndjson").exists());
-    let (code, verdict, told) = found(
+    let (code, verdict, finding) = found(
         &redis,
         redis.url(),
         "sink",
         &["--sink", &sink("no/out.ndjson")],
     );
-    assert!(code == Some(1) && verdict == "wrong", "{told}");
+    assert!(code == Some(1) && verdict == "wrong", "{finding}");
 }

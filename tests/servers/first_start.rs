@@ -31,10 +31,10 @@ async fn a_database_with_keys_of_others_is_told_at_the_first_start() {
         .args(["--redis", redis.url(), "doctor"])
         .output()
         .expect("run");
-    let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(
-        told.contains("namespace") && told.contains("cart:1"),
-        "{told}"
+        printed.contains("namespace") && printed.contains("cart:1"),
+        "{printed}"
     );
 }
 

@@ -54,10 +54,16 @@ async fn a_replica_tells_its_master() {
         &port.to_string(),
     ]);
     let right = format!("redis://127.0.0.1:{port}");
-    let told = error_at_start(&master, &replica.url()).await;
-    assert!(told.contains("READONLY") && told.contains(&right), "{told}");
-    let told = emit(&master, &replica.url());
-    assert!(told.contains("READONLY") && told.contains(&right), "{told}");
+    let message = error_at_start(&master, &replica.url()).await;
+    assert!(
+        message.contains("READONLY") && message.contains(&right),
+        "{message}"
+    );
+    let message = emit(&master, &replica.url());
+    assert!(
+        message.contains("READONLY") && message.contains(&right),
+        "{message}"
+    );
 }
 
 /// A Sentinel of one server.
@@ -124,26 +130,26 @@ async fn a_sentinel_tells_its_services() {
     let sentinel = Sentinel::start(port).await;
     let here = format!("127.0.0.1:{}", sentinel.port);
     let right = format!("redis-sentinel://{here}/shop");
-    let told = error_at_start(&master, &here).await;
-    assert!(told.contains(&right), "{told}");
-    let told = emit(&master, &here);
-    assert!(told.contains(&right), "{told}");
+    let message = error_at_start(&master, &here).await;
+    assert!(message.contains(&right), "{message}");
+    let message = emit(&master, &here);
+    assert!(message.contains(&right), "{message}");
     let stats = Command::new(crate::support::program())
         .args(["--redis", &here, "stats"])
         .output()
         .expect("run");
-    let told = String::from_utf8_lossy(&stats.stderr).into_owned();
+    let message = String::from_utf8_lossy(&stats.stderr).into_owned();
     assert!(
-        stats.status.code() == Some(3) && told.contains(&right),
-        "{told}"
+        stats.status.code() == Some(3) && message.contains(&right),
+        "{message}"
     );
-    let told = error_at_start(&master, &format!("redis-sentinel://{here}/market")).await;
+    let message = error_at_start(&master, &format!("redis-sentinel://{here}/market")).await;
     assert!(
-        told.contains("no service market") && told.contains("shop"),
-        "{told}"
+        message.contains("no service market") && message.contains("shop"),
+        "{message}"
     );
-    let told = error_at_start(&master, &format!("redis-sentinel://127.0.0.1:{port}/shop")).await;
-    assert!(told.contains("this is no Sentinel"), "{told}");
+    let message = error_at_start(&master, &format!("redis-sentinel://127.0.0.1:{port}/shop")).await;
+    assert!(message.contains("this is no Sentinel"), "{message}");
     assert_eq!(emit(&master, &right), "");
 }
 
@@ -246,10 +252,16 @@ async fn a_node_of_a_cluster_tells_the_one_with_the_keys() {
     )
     .await;
     let right = format!("redis://127.0.0.1:{}", ports[1]);
-    let told = error_at_start(&without, without.url()).await;
-    assert!(told.contains("MOVED") && told.contains(&right), "{told}");
-    let told = emit(&without, without.url());
-    assert!(told.contains("MOVED") && told.contains(&right), "{told}");
+    let message = error_at_start(&without, without.url()).await;
+    assert!(
+        message.contains("MOVED") && message.contains(&right),
+        "{message}"
+    );
+    let message = emit(&without, without.url());
+    assert!(
+        message.contains("MOVED") && message.contains(&right),
+        "{message}"
+    );
 }
 
 /// Story: at a fixed address, a failover makes the server a replica. The worker must neither end

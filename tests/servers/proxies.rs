@@ -25,13 +25,13 @@ fn run(redis: &Redis, url: &str, arguments: &[&str]) -> Output {
 /// Returns the exit code of `doctor`, and the verdict and the text of its finding about `what`.
 fn found(redis: &Redis, url: &str, what: &str) -> (Option<i32>, String, String) {
     let output = run(redis, url, &["doctor", "--json"]);
-    let told: Value = serde_json::from_slice(&output.stdout)
+    let finding: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    let findings = told["findings"].as_array().expect("findings");
+    let findings = finding["findings"].as_array().expect("findings");
     let of = findings
         .iter()
         .find(|finding| finding["what"] == what)
-        .unwrap_or_else(|| panic!("{what}: {told}"));
+        .unwrap_or_else(|| panic!("{what}: {finding}"));
     let text = |field: &str| of[field].as_str().expect("text").to_owned();
     (output.status.code(), text("verdict"), text("text"))
 }
@@ -87,8 +87,8 @@ async fn every_part_works_behind_a_proxy_without_hello() {
     worker.finish().await;
     let output = run(&redis, &proxy.url(), &["stats"]);
     assert!(output.status.success(), "{output:?}");
-    let (code, verdict, told) = found(&redis, &proxy.url(), "emits");
-    assert!(code == Some(0) && verdict == "good", "{told}");
+    let (code, verdict, finding) = found(&redis, &proxy.url(), "emits");
+    assert!(code == Some(0) && verdict == "good", "{finding}");
 }
 
 /// Tests that the emitter still finds a lost connection before it emits, although it does not use
@@ -126,15 +126,18 @@ async fn doctor_tries_each_way_of_talking_to_redis() {
         (&["BLMOVE"], "waits", "BLMOVE"),
     ] {
         let proxy = Answering::without(&redis, unknown);
-        let (code, verdict, told) = found(&redis, &proxy.url(), what);
+        let (code, verdict, finding) = found(&redis, &proxy.url(), what);
         assert!(
-            code == Some(1) && verdict == "wrong" && told.contains(word) && told.contains("proxy"),
-            "{told}"
+            code == Some(1)
+                && verdict == "wrong"
+                && finding.contains(word)
+                && finding.contains("proxy"),
+            "{finding}"
         );
     }
     for what in ["transactions", "waits", "emits"] {
-        let (code, verdict, told) = found(&redis, redis.url(), what);
-        assert!(code == Some(0) && verdict == "good", "{told}");
+        let (code, verdict, finding) = found(&redis, redis.url(), what);
+        assert!(code == Some(0) && verdict == "good", "{finding}");
     }
     let wrong = format!("{}?pass=wrong", redis.url());
     let console = redis.console().await;
@@ -166,10 +169,10 @@ async fn a_setting_that_the_server_does_not_tell_is_unknown() {
     let proxy = answers(
         "redis_version:7.2.4\r\nrole:master\r\nconnected_slaves:0\r\naof_enabled:1\r\nmaxmemory_policy:\r\n",
     );
-    let (code, verdict, told) = found(&redis, &proxy.url(), "memory");
+    let (code, verdict, finding) = found(&redis, &proxy.url(), "memory");
     assert!(
-        code == Some(0) && verdict == "unknown" && told.contains("must be noeviction"),
-        "{told}"
+        code == Some(0) && verdict == "unknown" && finding.contains("must be noeviction"),
+        "{finding}"
     );
     let stats = run(&redis, &proxy.url(), &["stats"]);
     assert!(
@@ -178,8 +181,8 @@ async fn a_setting_that_the_server_does_not_tell_is_unknown() {
     );
     let proxy = answers("nothing:0\r\n");
     for what in ["version", "role", "memory", "persistence", "replicas"] {
-        let (_, verdict, told) = found(&redis, &proxy.url(), what);
-        assert!(verdict == "unknown", "{what}: {told}");
+        let (_, verdict, finding) = found(&redis, &proxy.url(), what);
+        assert!(verdict == "unknown", "{what}: {finding}");
     }
     let sink = Recorder::new();
     redis.console().await.emit("work:1", "1").await;

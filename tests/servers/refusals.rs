@@ -42,13 +42,13 @@ async fn a_full_redis_is_told_with_its_reason() {
         ] {
             for _ in 0..5 {
                 let output = run(&url, arguments);
-                let told = String::from_utf8_lossy(&output.stderr).into_owned();
-                let reasons = told.matches("max number of clients reached").count();
+                let message = String::from_utf8_lossy(&output.stderr).into_owned();
+                let reasons = message.matches("max number of clients reached").count();
                 assert!(
                     output.status.code() == Some(3)
                         && reasons == 1
-                        && told.contains("raise its maxclients"),
-                    "{told}"
+                        && message.contains("raise its maxclients"),
+                    "{message}"
                 );
             }
         }
@@ -113,11 +113,11 @@ fn the_reason_of_protected_mode_is_told() {
     ] {
         for _ in 0..5 {
             let output = run(&url, arguments);
-            let told =
+            let message =
                 String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
             assert!(
-                told.contains("DENIED Redis is running in protected mode"),
-                "{told}"
+                message.contains("DENIED Redis is running in protected mode"),
+                "{message}"
             );
         }
     }

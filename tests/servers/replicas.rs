@@ -197,12 +197,12 @@ async fn disks_are_waited_for_where_the_server_can() {
             .wait_local(true)
     };
     if matches!(knows.first(), None | Some(redis::Value::Nil)) {
-        let told = builder()
+        let message = builder()
             .connect()
             .await
             .expect_err("no WAITAOF")
             .to_string();
-        assert!(told.contains("needs Redis 7.2"), "{told}");
+        assert!(message.contains("needs Redis 7.2"), "{message}");
         let mut config = crate::support::running::config(&redis, "a");
         config.wait_local = true;
         let worker = seriatim::worker::Worker::builder(redis.url())
@@ -210,12 +210,12 @@ async fn disks_are_waited_for_where_the_server_can() {
             .sink(Recorder::new())
             .build()
             .expect("settings");
-        let told = worker
+        let message = worker
             .run(seriatim::worker::Shutdown::new())
             .await
             .expect_err("no WAITAOF")
             .to_string();
-        assert!(told.contains("needs Redis 7.2"), "{told}");
+        assert!(message.contains("needs Redis 7.2"), "{message}");
         return;
     }
     let sink = Recorder::new();
@@ -230,12 +230,12 @@ async fn disks_are_waited_for_where_the_server_can() {
     sink.until_sent(1).await;
     worker.finish().await;
     let _: String = console.run(&["CONFIG", "SET", "appendonly", "no"]).await;
-    let told = builder()
+    let message = builder()
         .connect()
         .await
         .expect_err("no append-only file")
         .to_string();
-    assert!(told.contains("appendonly"), "{told}");
+    assert!(message.contains("appendonly"), "{message}");
 }
 
 #[tokio::test]

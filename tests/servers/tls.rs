@@ -95,22 +95,22 @@ async fn a_client_certificate_is_sent() {
 async fn bad_certificates_are_refused_with_the_reason() {
     let other = Authority::new();
     let wrong_host = Secured::start(|authority| authority.certify("elsewhere.example"), "no");
-    let told = refused(wrong_host.server()).await;
-    assert!(told.contains("elsewhere.example"), "{told}");
+    let message = refused(wrong_host.server()).await;
+    assert!(message.contains("elsewhere.example"), "{message}");
     let expired = Secured::start(|authority| authority.certify_until_2020("127.0.0.1"), "no");
-    let told = refused(expired.server()).await;
-    assert!(told.contains("xpired"), "{told}");
+    let message = refused(expired.server()).await;
+    assert!(message.contains("xpired"), "{message}");
     let unknown = Server::new(wrong_host.url()).ca_file(other.file());
-    let told = refused(unknown).await;
-    assert!(told.contains("UnknownIssuer"), "{told}");
+    let message = refused(unknown).await;
+    assert!(message.contains("UnknownIssuer"), "{message}");
     // Without a file of authorities, only the authorities of the system count.
-    let told = Emitter::connect(wrong_host.url())
+    let message = Emitter::connect(wrong_host.url())
         .await
         .expect_err("refused")
         .to_string();
     assert!(
-        told.contains("UnknownIssuer") || told.contains("no certificates of authorities"),
-        "{told}"
+        message.contains("UnknownIssuer") || message.contains("no certificates of authorities"),
+        "{message}"
     );
 }
 
@@ -120,24 +120,24 @@ async fn a_plain_server_and_missing_files_are_told() {
     let port = free_port();
     let redis = Redis::own(&["--port", &port.to_string()]);
     let authority = Authority::new();
-    let told =
+    let message =
         refused(Server::new(format!("rediss://127.0.0.1:{port}")).ca_file(authority.file())).await;
-    assert!(told.contains("cannot connect"), "{told}");
+    assert!(message.contains("cannot connect"), "{message}");
     let missing = Server::new("rediss://127.0.0.1").ca_file("/does/not/exist.pem");
-    let told = Emitter::connect(missing)
+    let message = Emitter::connect(missing)
         .await
         .expect_err("no file")
         .to_string();
     assert!(
-        told.contains("TLS to Redis is not possible") && told.contains("/does/not/exist.pem"),
-        "{told}"
+        message.contains("TLS to Redis is not possible") && message.contains("/does/not/exist.pem"),
+        "{message}"
     );
     let without_tls = Server::new(redis.url()).ca_file(authority.file());
-    let told = Emitter::connect(without_tls)
+    let message = Emitter::connect(without_tls)
         .await
         .expect_err("no TLS")
         .to_string();
-    assert!(told.contains("rediss://"), "{told}");
+    assert!(message.contains("rediss://"), "{message}");
 }
 
 /// Tests that Sentinels are asked over TLS, with the same authority as the master.
@@ -171,10 +171,10 @@ async fn sentinels_are_asked_over_tls() {
     let worker = start_at(&server, &secured.redis, "a", &sink, |_| {});
     sink.until_sent(1).await;
     worker.finish().await;
-    let told = refused(Server::new(&url).ca_file(Authority::new().file())).await;
-    assert!(told.contains("UnknownIssuer"), "{told}");
-    let told = refused(Server::new(url.replace("rediss", "redis"))).await;
-    assert!(told.contains("cannot connect"), "{told}");
+    let message = refused(Server::new(&url).ca_file(Authority::new().file())).await;
+    assert!(message.contains("UnknownIssuer"), "{message}");
+    let message = refused(Server::new(url.replace("rediss", "redis"))).await;
+    assert!(message.contains("cannot connect"), "{message}");
 }
 
 /// The password changes under load: the file first, then the server, which also closes all
@@ -249,14 +249,14 @@ fn commands_take_the_options() {
         client.certificate.display().to_string(),
         client.key.display().to_string(),
     );
-    let told = run(&["--redis-cert", &certificate, "--redis-key", &key]);
-    assert!(told.status.success(), "{told:?}");
-    let told = run(&["--redis-cert", &certificate]);
-    assert_eq!(told.status.code(), Some(2), "{told:?}");
-    let told = run(&["--redis-cert", &certificate, "--redis-key", &certificate]);
-    let text = String::from_utf8_lossy(&told.stderr).into_owned();
+    let output = run(&["--redis-cert", &certificate, "--redis-key", &key]);
+    assert!(output.status.success(), "{output:?}");
+    let output = run(&["--redis-cert", &certificate]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let output = run(&["--redis-cert", &certificate, "--redis-key", &certificate]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        told.status.code() == Some(2) && text.contains("cannot be read"),
+        output.status.code() == Some(2) && text.contains("cannot be read"),
         "{text}"
     );
 }

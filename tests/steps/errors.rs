@@ -308,8 +308,8 @@ async fn a_wrong_type_holds_up_nothing() {
     assert_eq!(answer.batches(), ["0 work:1 5 3 3 after 0: 1 2 3"]);
     assert_eq!(scene.at("work:1:event.errors").await, "wrong");
     let seen = inspect(&scene).await;
-    let is_told = seen.errors.is_empty() && seen.wrong_types.len() == 1;
-    assert!(is_told, "{seen:?}");
+    let is_named = seen.errors.is_empty() && seen.wrong_types.len() == 1;
+    assert!(is_named, "{seen:?}");
     advance(&scene, &report("5 3 3", 1, part("6 3")), 0).await;
     assert_eq!(scene.at("work:1:event.errors").await, "nil");
     scene.check().await;

@@ -50,10 +50,10 @@ async fn what_is_finished_is_told_until_the_next_event() {
     assert_eq!(asked(&scene, None).await, kept(7, &["handler:c"]));
     for left_behind in ["4", "8", "1000", "nan"] {
         scene.add(&format!("HSET {RECORD} id {left_behind}")).await;
-        let told = finish(&scene, 6, "handler:d").await;
-        assert_eq!(told, kept(0, &[]), "{left_behind}");
-        let told = asked(&scene, None).await;
-        assert_eq!(told, kept(6, &["handler:d"]), "{left_behind}");
+        let reply = finish(&scene, 6, "handler:d").await;
+        assert_eq!(reply, kept(0, &[]), "{left_behind}");
+        let reply = asked(&scene, None).await;
+        assert_eq!(reply, kept(6, &["handler:d"]), "{left_behind}");
     }
     scene.check().await;
 }
@@ -82,8 +82,8 @@ async fn only_the_owner_of_the_batch_is_heard() {
         (of("6"), Handled::Other),
     ] {
         for finished in [None, Some(more())] {
-            let told = try_asked(&scene, other, finished).await;
-            assert_eq!(told.expect("an answer"), refused, "{other:?} {finished:?}");
+            let reply = try_asked(&scene, other, finished).await;
+            assert_eq!(reply.expect("an answer"), refused, "{other:?} {finished:?}");
             scene.changed("").await;
         }
     }
@@ -173,8 +173,8 @@ async fn what_one_slot_says_is_not_said_of_another() {
         ..batch()
     };
     let finished = in_hand::finished(8, "handler:a", None);
-    let told = try_asked(&scene, other, Some(finished)).await;
-    told.expect("an answer");
+    let reply = try_asked(&scene, other, Some(finished)).await;
+    reply.expect("an answer");
     let none = bounds(|b| b.claims = 0);
     let fill = |call: &mut seriatim::wire::Advance| {
         call.handled(1);

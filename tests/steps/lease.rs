@@ -219,12 +219,12 @@ async fn a_lapsed_process_goes_on_without_what_others_took() {
         (sink.sent_of("work:2").len() == 1).then_some(())
     })
     .await;
-    let told: Vec<_> = other
+    let events: Vec<_> = other
         .sent()
         .into_iter()
         .map(|offer| (offer.id, offer.prev))
         .collect();
-    assert_eq!(told, [(1, 0), (2, 1)]);
+    assert_eq!(events, [(1, 0), (2, 1)]);
     worker.crash().await;
 }
 

@@ -132,14 +132,14 @@ LPUSH {p}objects.with.events ""
         .into_iter()
         .map(|offer| (offer.text(), offer.id, offer.prev))
         .collect();
-    let told = [
+    let events = [
         (r#"{"created":"work:1"}"#, 1, 0),
         (r#"{"author":"Goethe"}"#, 2, 1),
         (r#"{"title":"Faust II"}"#, 3, 2),
     ];
     assert_eq!(
         sent,
-        told.map(|(event, id, prev)| (event.to_owned(), id, prev))
+        events.map(|(event, id, prev)| (event.to_owned(), id, prev))
     );
     assert_eq!(
         redis_cli(&redis, &format!("GET {p}work:1:last.event.id\n")).trim(),

@@ -183,8 +183,8 @@ impl Answer {
 
     /// Returns what the call has told about keys, each as `NAME: TEXT`.
     pub fn texts(&self) -> Vec<String> {
-        let told = self.quarantined.iter();
-        told.map(|(name, text)| format!("{name}: {text}")).collect()
+        let rows = self.quarantined.iter();
+        rows.map(|(name, text)| format!("{name}: {text}")).collect()
     }
 }
 

@@ -37,7 +37,7 @@ impl Reads for Control {
 #[track_caller]
 pub fn assert_denied<T: Debug>(refused: &Result<T, ControlError>, command: &str) {
     match refused {
-        Err(ControlError::Denied(told)) if told.eq_ignore_ascii_case(command) => {}
+        Err(ControlError::Denied(denied)) if denied.eq_ignore_ascii_case(command) => {}
         other => panic!("{command}: {other:?}"),
     }
 }
@@ -46,7 +46,7 @@ pub fn assert_denied<T: Debug>(refused: &Result<T, ControlError>, command: &str)
 #[track_caller]
 pub fn assert_wrong_type<T: Debug>(refused: &Result<T, ControlError>, key: &str) {
     match refused {
-        Err(ControlError::WrongType { key: told, .. }) if told == key => {}
+        Err(ControlError::WrongType { key: wrong, .. }) if wrong == key => {}
         other => panic!("{key}: {other:?}"),
     }
 }

@@ -49,7 +49,7 @@ impl Handler<Value> for Endless {
         let (journal, cancelled) = (self.journal.clone(), cx.cancelled().clone());
         tokio::spawn(async move {
             cancelled.cancelled().await;
-            journal.note("told");
+            journal.note("asked");
         });
         let _dropped = Dropped(self.journal.clone());
         pending().await
@@ -134,7 +134,7 @@ async fn what_takes_too_long_is_cut_off_and_what_others_have_finished_is_kept() 
         console.until_held("work:1", "retry").await,
         "1 0 1 0 retry: endless: it took longer than 50ms"
     );
-    journal.until(1, "told").await;
+    journal.until(1, "asked").await;
     assert_eq!(journal.count("dropped"), 1);
     assert_eq!(finished(&console, "work:1").await, ["handler:quick", "id"]);
     until("the other object is done", PATIENCE, async || {
@@ -201,7 +201,7 @@ async fn a_handler_is_cut_off_where_the_lease_is_lost_or_the_worker_stops_at_onc
             }
         };
         journal.until(1, "dropped").await;
-        journal.until(1, "told").await;
+        journal.until(1, "asked").await;
         journal.until(2, "attempt 1").await;
         console.until_at_rest().await;
         worker.finish().await;

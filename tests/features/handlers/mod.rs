@@ -107,10 +107,10 @@ async fn a_panic_and_a_timeout_are_transient() {
                 return Ok(());
             }
             let cancelled = cx.cancelled().clone();
-            let told = journal.clone();
+            let notes = journal.clone();
             tokio::spawn(async move {
                 cancelled.cancelled().await;
-                told.note("cancelled");
+                notes.note("cancelled");
             });
             pending().await
         }

@@ -362,13 +362,15 @@ async fn the_command_spreads_the_due_times() {
         let (redis, mut state) = Redis::start().with_state().await;
         wait_for_operator(&mut state, 200).await;
         let output = redis.run(&format!("held release --all {over}"));
-        let [printed, told] =
+        let [printed, progress] =
             [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("UTF-8"));
         assert!(printed.starts_with("200 released"), "{over}: {printed}");
         // On a slow host, the command prints its progress.
         assert!(
-            told.lines().all(|line| line.ends_with(" released so far")),
-            "{told}"
+            progress
+                .lines()
+                .all(|line| line.ends_with(" released so far")),
+            "{progress}"
         );
         assert_eq!(output.status.code(), Some(0));
         let console = redis.console().await;

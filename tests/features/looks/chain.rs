@@ -291,7 +291,7 @@ async fn the_chain_goes_on_beside_a_wrong_type() {
             .chain("work:1", Some(&Cursor::from(cursor)), 10)
             .await
             .expect_err("no cursor");
-        assert_matches!(refused, ControlError::Cursor(told) if told == cursor);
+        assert_matches!(refused, ControlError::Cursor(text) if text == cursor);
     }
     assert_matches!(
         control.chain("", None, 10).await,

@@ -58,9 +58,10 @@ async fn a_bounded_look_says_how_many_slots_it_has_read() {
             (Standing::Unclear, Some((384, 2, false))),
             "{object}"
         );
-        let told = "(not found in 384 slots of 2 worker names; there are more); `seriatim inspect ";
+        let finding =
+            "(not found in 384 slots of 2 worker names; there are more); `seriatim inspect ";
         assert!(
-            why.contains(told) && !why.contains("no worker process"),
+            why.contains(finding) && !why.contains("no worker process"),
             "{why}"
         );
     }

@@ -434,7 +434,7 @@ async fn an_operator_cancels_all_or_nothing() {
     place.redis.set_user("weak", &rules).await;
     let weak = control(&place.redis.connect_as("weak").await, &keys);
     let refused = weak.cancel_schedule(ADA, OBJECT, "k").await;
-    assert_matches!(refused, Err(ControlError::Denied(told)) if told == "LPUSH");
+    assert_matches!(refused, Err(ControlError::Denied(denied)) if denied == "LPUSH");
     assert_eq!(place.dump().await, before);
     assert_eq!(
         place.cancel(OBJECT, "k").await,

@@ -102,7 +102,7 @@ async fn a_round_begins_at_its_time() {
 /// nothing, and a repair did nothing. Now a round notices that names are lost, and makes them due.
 #[tokio::test]
 async fn a_round_makes_held_objects_due_whose_list_is_lost() {
-    let told = |names: u32| {
+    let lost_by = |names: u32| {
         let what = "held objects whose names were grouped are due again";
         let what = format!("mended: the list of a group has lost {names} names; {what}");
         vec![("event.groups.waiting".to_owned(), what)]
@@ -121,7 +121,7 @@ async fn a_round_makes_held_objects_due_whose_list_is_lost() {
             objects.held = <a:1: 5, b:1: 7, c:1: 9, d:1: inf>
         ";
         let (expected, changes) = if is_lost {
-            (told(1), mended)
+            (lost_by(1), mended)
         } else {
             (vec![], "")
         };
@@ -132,7 +132,7 @@ async fn a_round_makes_held_objects_due_whose_list_is_lost() {
     scene
         .again("ZADD event.groups 1 a; ZADD objects.held -5 a:1; SET event.groups.waiting 3")
         .await;
-    assert_eq!(sweep(&scene, LOOK, AGES).await.lost, told(2));
+    assert_eq!(sweep(&scene, LOOK, AGES).await.lost, lost_by(2));
     let changes = "event.groups.waiting = 1\nobjects.held = <a:1: 5>\n";
     scene.changed(&format!("{changes}{ROUND}")).await;
 }
@@ -186,7 +186,7 @@ async fn a_round_puts_lost_numbers_of_groups_right() {
     let shares = "HSET event.shares a:* '5 - - - - 1700 3 ada'; ";
     let summary = "SET event.shares.summary '1 1 1700'; ";
     let scene = given("").await;
-    for (keys, told) in [
+    for (keys, findings) in [
         (&[groups, shares][..], &[MENDED, LOST][..]),
         (&[groups, waiting, shares, summary], &[]),
         (&[], &[]),
@@ -195,12 +195,12 @@ async fn a_round_puts_lost_numbers_of_groups_right() {
     ] {
         scene.again(&keys.concat()).await;
         let lost = sweep(&scene, LOOK, AGES).await.lost;
-        let told: Vec<_> = told
+        let findings: Vec<_> = findings
             .iter()
             .map(|(key, what)| ((*key).to_owned(), (*what).to_owned()))
             .collect();
-        assert_eq!(lost, told);
-        let is_mended = told.iter().any(|(key, _)| key == MENDED.0);
+        assert_eq!(lost, findings);
+        let is_mended = findings.iter().any(|(key, _)| key == MENDED.0);
         let mended = if is_mended {
             "event.groups.waiting = 3\n"
         } else {

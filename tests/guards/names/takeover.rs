@@ -244,9 +244,9 @@ async fn a_call_moves_256_batches_without_an_object() {
     let other = "LPUSH event.worker:other.0:event 1";
     let scene = given(&[&names, &batches, other].concat()).await;
     let mut moved = 0;
-    for (moved_then, told) in [(256, 64), (301, 45)] {
+    for (moved_then, told_max) in [(256, 64), (301, 45)] {
         let adopted = sweep(&scene, LOOK, AGES).await;
-        assert_eq!(adopted.lost.len(), told);
+        assert_eq!(adopted.lost.len(), told_max);
         let changes = scene.changes().await;
         let is_lost = |line: &&String| line.ends_with(": event = nil; lost = [1, 0]");
         moved += changes.iter().filter(is_lost).count();

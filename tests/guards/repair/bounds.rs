@@ -62,9 +62,9 @@ async fn a_call_ends_after_1000_entries_or_1_mib() {
         for (count, bytes, is_enough) in by_count.into_iter().chain(by_bytes.into_iter().flatten())
         {
             broken(&scene, how, count, bytes).await;
-            let told = call(&scene, &[subject, ("shared", "")]).await;
-            let is_again = told.contains(&(1, "again".to_owned()));
-            let what = format!("{how}: {count} entries of {bytes} bytes: {told:?}");
+            let results = call(&scene, &[subject, ("shared", "")]).await;
+            let is_again = results.contains(&(1, "again".to_owned()));
+            let what = format!("{how}: {count} entries of {bytes} bytes: {results:?}");
             assert_eq!(is_again, is_enough, "{what}");
         }
     }
@@ -131,9 +131,9 @@ async fn a_long_held_batch_without_ids_is_queued_in_steps() {
         let held = format!("LPUSH x:events.held {}", batch.join(" "));
         given(&scene, &format!("{held}; LPUSH x:events behind; {in_hand}")).await;
         for at in 1..=calls {
-            let told = call(&scene, &[("object", "x")]).await;
-            let is_again = told.contains(&(0, "again".to_owned()));
-            assert_eq!(is_again, at < calls, "{count}: {told:?}");
+            let results = call(&scene, &[("object", "x")]).await;
+            let is_again = results.contains(&(0, "again".to_owned()));
+            assert_eq!(is_again, at < calls, "{count}: {results:?}");
         }
         let expected = [batch, vec!["behind".to_owned()]].concat();
         assert_eq!(scene.list(&scene.keys.events("x")).await, expected);
@@ -171,8 +171,8 @@ async fn a_reference_is_searched_among_the_oldest_entries() {
             commands += &format!("RPUSH x:events{}\n", events(before, bytes));
         }
         given(&scene, &commands).await;
-        let told = call(&scene, &[("schedule", "x\nk")]).await;
-        let word = told.first().map_or("nothing", |(_, word)| word.as_str());
+        let results = call(&scene, &[("schedule", "x\nk")]).await;
+        let word = results.first().map_or("nothing", |(_, word)| word.as_str());
         let what = format!("{before} entries of {bytes} bytes, {behind} bytes behind");
         assert_eq!(word, expected, "{what}");
     }
@@ -185,7 +185,7 @@ async fn more_groups_than_workers_make_are_left() {
     for (count, expected) in [(2049, None), (2050, Some((0, "left".to_owned())))] {
         let groups: String = (0..count).map(|n| format!(" 1 {n}")).collect();
         given(&scene, &format!("ZADD event.groups{groups}")).await;
-        let told = call(&scene, &[("shared", "")]).await;
-        assert_eq!(told, Vec::from_iter(expected), "{count}");
+        let results = call(&scene, &[("shared", "")]).await;
+        assert_eq!(results, Vec::from_iter(expected), "{count}");
     }
 }

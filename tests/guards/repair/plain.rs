@@ -75,12 +75,12 @@ async fn objects_of_another_namespace_are_left_alone() {
         ";
         broken_by(&scene, &format!("{OURS}{owner}; {list}")).await;
         assert_eq!(call(&scene, &[("object", "{shop:0}:work:1")]).await, []);
-        let told = call(
+        let results = call(
             &scene,
             &[("worker", "gone.0"), ("schedule", "{shop:0}:work:1\nk")],
         )
         .await;
-        assert_eq!(told, [(0, "left".to_owned()), (1, "left".to_owned())]);
+        assert_eq!(results, [(0, "left".to_owned()), (1, "left".to_owned())]);
         let report = repair(&scene, &doing()).await;
         assert_eq!(
             (report.steps_total, report.left_total),

@@ -153,9 +153,9 @@ async fn a_call_names_so_many_objects_of_other_namespaces() {
         let scene = Scene::under(Keys::new()).await;
         emit(&scene, (0..names).map(|n| format!("{{{n:0600}"))).await;
         let answer = scene.free(0..100, BOUNDS).await;
-        let told = answer.texts();
-        assert_eq!((told.len(), answer.batches.len()), (names.min(64), 0));
-        let is_cut = |told: &String| told[512..].starts_with(": foreign: ");
-        assert!(told.iter().all(is_cut), "{told:?}");
+        let texts = answer.texts();
+        assert_eq!((texts.len(), answer.batches.len()), (names.min(64), 0));
+        let is_cut = |text: &String| text[512..].starts_with(": foreign: ");
+        assert!(texts.iter().all(is_cut), "{texts:?}");
     }
 }

@@ -83,7 +83,7 @@ async fn a_round_goes_on_in_the_next_call() {
 /// A place that is no place of a round is the first one. A fraction counts as the place before it.
 #[tokio::test]
 async fn a_wrong_place_of_a_round_is_the_first_one() {
-    for (told, start) in [
+    for (stored, start) in [
         ("16", 0),
         ("-1", 0),
         ("x", 0),
@@ -93,11 +93,13 @@ async fn a_wrong_place_of_a_round_is_the_first_one() {
         ("15", 15),
     ] {
         let scene = with_share().await;
-        scene.add(&format!("SET event.groups.turns '{told}'")).await;
+        scene
+            .add(&format!("SET event.groups.turns '{stored}'"))
+            .await;
         let (claimed, _) = claim_from(&scene, "nl", 2).await;
-        assert_eq!(claimed, if start == 15 { "ln" } else { "nn" }, "{told}");
+        assert_eq!(claimed, if start == 15 { "ln" } else { "nn" }, "{stored}");
         let place = scene.text(&scene.keys.event_groups_turns()).await;
-        assert_eq!(place, Some(((start + 2) % 16).to_string()), "{told}");
+        assert_eq!(place, Some(((start + 2) % 16).to_string()), "{stored}");
     }
     let scene = with_share().await;
     scene.add("LPUSH event.groups.turns 15").await;

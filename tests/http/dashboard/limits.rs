@@ -269,9 +269,9 @@ async fn all_slots_are_searched_in_steps() {
         ("lost", "no worker has taken it: I1 is broken"),
     ] {
         let page = get(&format!("/object?name={object}")).await.text;
-        let told = "Not found in 384 slots of 2 worker names";
+        let finding = "Not found in 384 slots of 2 worker names";
         assert!(
-            page.to_lowercase().contains(&told.to_lowercase())
+            page.to_lowercase().contains(&finding.to_lowercase())
                 && page.contains("action=\"/object/search\""),
             "{page}"
         );

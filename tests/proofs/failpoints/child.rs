@@ -67,11 +67,11 @@ impl Obedient {
 
 /// Runs the worker until SIGTERM if `SERIATIM_CHILD` is set. Otherwise returns at once.
 pub fn run() {
-    let Ok(told) = std::env::var("SERIATIM_CHILD") else {
+    let Ok(variable) = std::env::var("SERIATIM_CHILD") else {
         return;
     };
-    let told: Vec<&str> = told.split('|').collect();
-    let [url, namespace, name, file] = told[..] else {
+    let variable: Vec<&str> = variable.split('|').collect();
+    let [url, namespace, name, file] = variable[..] else {
         panic!("SERIATIM_CHILD: url|namespace|name|file")
     };
     tracing_subscriber::fmt()

@@ -118,10 +118,10 @@ fn count(figures: &mut Figures, broken: Option<Broken>, call: &Call, reply: &Rep
         add(format!("with a broken key: {broken:?}"));
     }
     if let (Call::Advance(args), Reply::Advanced(advanced)) = (call, reply) {
-        args.slots.iter().for_each(|(_, told)| {
-            add(told
-                .as_ref()
-                .map_or("free".to_owned(), |told| word(format!("{:?}", told.then))))
+        args.slots.iter().for_each(|(_, result)| {
+            add(result.as_ref().map_or("free".to_owned(), |result| {
+                word(format!("{:?}", result.then))
+            }))
         });
         advanced.batches.iter().for_each(|batch| {
             add(format!(
