@@ -54,6 +54,13 @@ impl ScriptError {
         }
     }
 
+    /// Returns whether a shared key stops all workers until an operator has corrected it. A counter at
+    /// its end is none: a process raises the counter again to the highest value that it has seen.
+    pub(crate) fn is_obstacle(&self) -> bool {
+        let is_no_number = matches!(self, Self::Counter(text) if text.parse::<u64>().is_err());
+        is_no_number || self.is_wrong_type()
+    }
+
     /// Returns whether a key of a wrong type caused the error.
     pub fn is_wrong_type(&self) -> bool {
         matches!(self, Self::WrongType { .. })

@@ -40,7 +40,7 @@ pub enum WorkerError {
         source: RedisError,
     },
     /// The first script on a new connection refused to go on, for example because the data in Redis
-    /// has an unknown version, or because the Redis user lacks a right. The text has the reason.
+    /// has an unknown version. The text has the reason.
     #[error("{0}")]
     Refused(String),
     /// The name belongs to another live process.
@@ -84,11 +84,17 @@ pub enum WorkerError {
 }
 
 impl WorkerError {
-    /// Returns whether a key of a wrong type caused the error, also if the key is not known.
-    pub(crate) fn is_wrong_type(&self) -> bool {
+    /// Returns whether the user has no right to a command that the scripts use.
+    pub(crate) fn is_missing_right(&self) -> bool {
+        matches!(self, Self::Script(ScriptError::Denied(_)))
+    }
+
+    /// Returns whether a shared key caused the error: it has a wrong type, or the counter is no
+    /// number. An operator can correct it.
+    pub(crate) fn is_obstacle(&self) -> bool {
         match self {
             Self::WrongType { .. } => true,
-            Self::Script(error) => error.is_wrong_type(),
+            Self::Script(error) => error.is_obstacle(),
             _ => false,
         }
     }

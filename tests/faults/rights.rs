@@ -11,6 +11,7 @@ use seriatim::wire::{
 
 use crate::state::State;
 use crate::support::console::Console;
+use crate::support::process::Process;
 use crate::support::{Redis, control};
 
 const BOUNDS: Bounds = Bounds {
@@ -56,6 +57,28 @@ async fn call(
 /// Sets a rule for the default user, such as `-rpop` to deny a command.
 async fn allow(console: &Console, rule: &str) {
     let _: Value = console.run(&["ACL", "SETUSER", "default", rule]).await;
+}
+
+/// Story: a running worker ended with exit code 4 at once when its user lost a right, although it
+/// waits for a password that was changed. So a mistake in a list of rights stopped all workers.
+#[tokio::test]
+async fn a_right_that_comes_back_is_waited_for() {
+    for right in ["exists", "zadd", "@read"] {
+        let (redis, console) = Redis::own(&[]).with_console().await;
+        let mut worker = Process::start(&redis, "w", "null", &[]);
+        console.emit("work:1", "1").await;
+        console.until_at_rest_after(1).await;
+        allow(&console, &format!("-{right}")).await;
+        // Every new connection examines the rights.
+        let _: u64 = console.run(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+        worker.until_logged("the Redis user may not use ").await;
+        allow(&console, &format!("+{right}")).await;
+        console.emit("work:1", "2").await;
+        worker.until_logged("Redis answers again").await;
+        console.until_at_rest_after(2).await;
+        worker.terminate();
+        assert!(worker.ended().await.success(), "{}", worker.log());
+    }
 }
 
 /// Story: a slot took the first event of an object, and Redis refused the command for further

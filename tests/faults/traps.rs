@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use seriatim::worker::WorkerError;
 
 use crate::support::console::{Console, PATIENCE};
+use crate::support::process::Process;
 use crate::support::proxy::{Lose, Proxy};
 use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{start, start_at};
@@ -242,39 +243,41 @@ async fn ids_above_1e14_are_exact() {
     console.until_at_rest().await;
 }
 
+/// A worker takes nothing while the counter is no number, and goes on when an operator has corrected
+/// it.
 #[tokio::test]
-async fn a_counter_at_its_end_or_without_a_number_stops_the_worker() {
-    for value in [
-        "9007199254740990",
-        "9007199254740993",
-        "1e99",
-        "1.5",
-        "-1",
-        "nan",
-        "0x10",
-        "abc",
-    ] {
+async fn a_counter_that_is_no_number_is_waited_for() {
+    for value in ["1e99", "1.5", "-1", "nan", "0x10", "abc"] {
         let (redis, console) = Redis::start().with_console().await;
-        let _: () = console
-            .run(&["SET", &console.keys.next_event_id(), value])
-            .await;
+        let counter = console.keys.next_event_id();
+        let _: () = console.run(&["SET", &counter, value]).await;
+        console.emit("work:1", "1").await;
+        let worker = Process::start(&redis, "w", "null", &[]);
+        let text = format!("next.event.id holds \\\"{value}\\\", which is not a valid counter");
+        worker.until_logged(&text).await;
+        let queue = console.keys.events("work:1");
+        assert_eq!(console.list(&queue).await, ["1"], "nothing was taken");
+        let _: () = console.run(&["SET", &counter, "5"]).await;
+        console.until_at_rest_after(6).await;
+    }
+}
+
+/// A worker ends if the counter is at its end, because it would raise a corrected counter again.
+#[tokio::test]
+async fn a_counter_at_its_end_stops_the_worker() {
+    for value in ["9007199254740990", "9007199254740993"] {
+        let (redis, console) = Redis::start().with_console().await;
+        let counter = console.keys.next_event_id();
+        let _: () = console.run(&["SET", &counter, value]).await;
         console.emit("work:1", "1").await;
         let sink = Recorder::new();
-        let error = start(&redis, "w", &sink, |_| {})
-            .ended()
-            .await
-            .expect_err("no usable counter")
-            .to_string();
-        assert!(
-            error.contains(&format!("next.event.id holds \"{value}\"")),
-            "{error}"
-        );
+        let worker = start(&redis, "w", &sink, |_| {});
+        let error = worker.ended().await.expect_err("no usable counter");
+        let text = format!("next.event.id holds \"{value}\"");
+        assert!(error.to_string().contains(&text), "{error}");
         assert_eq!(sink.offered(), []);
-        assert_eq!(
-            console.list(&console.keys.events("work:1")).await,
-            ["1"],
-            "nothing was taken"
-        );
+        let queue = console.keys.events("work:1");
+        assert_eq!(console.list(&queue).await, ["1"], "nothing was taken");
     }
 }
 

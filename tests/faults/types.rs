@@ -309,6 +309,34 @@ async fn a_counter_or_meta_of_a_wrong_type_is_named() {
     }
 }
 
+/// Story: a text in `next.event.id` that is no number ended every worker at once, so one wrong write
+/// stopped all work until somebody started them again.
+#[tokio::test]
+async fn a_counter_that_becomes_no_number_is_waited_for() {
+    let (redis, console) = Redis::start().with_console().await;
+    let counter = console.keys.next_event_id();
+    let mut worker = Process::start(&redis, "w", "null", &[]);
+    console.emit("work:1", "1").await;
+    console.until_at_rest_after(1).await;
+    let given: String = console.run(&["GET", &counter]).await;
+    let _: () = console.run(&["SET", &counter, "abc"]).await;
+    console.emit("work:1", "2").await;
+    let text = "next.event.id holds \\\"abc\\\", which is not a valid counter";
+    worker.until_logged(text).await;
+    let mut second = Process::start(&redis, "second", "null", &[]);
+    second.until_logged(text).await;
+    let _: () = console.run(&["SET", &counter, &given]).await;
+    for worker in [&worker, &second] {
+        worker.until_logged("Redis answers again").await;
+    }
+    console.until_at_rest_after(2).await;
+    for worker in [&mut worker, &mut second] {
+        worker.terminate();
+        assert!(worker.ended().await.success(), "{}", worker.log());
+    }
+    console.check().await;
+}
+
 /// Story: the first script of a worker failed on `seriatim.meta`. Then an operator moved the key
 /// away, so the worker found no key of a wrong type, and ended.
 #[tokio::test(flavor = "multi_thread")]

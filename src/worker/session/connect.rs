@@ -135,16 +135,17 @@ impl Redis {
     }
 
     /// Takes one connection from the pool. Waits without a limit as long as Redis cannot be reached
-    /// or refuses the connection, or a key has a wrong type. Returns any other error at once.
-    /// Cancellation safe.
+    /// or refuses the connection, a shared key is wrong, or the user lacks a right. Returns any other
+    /// error at once. Cancellation safe.
     pub(crate) async fn reconnect(&self) -> Result<Connection, WorkerError> {
         self.connect_until(None).await
     }
 
     /// Takes one connection from the pool. With a `deadline`, waits for Redis at most until then.
     /// After that, and at once if waiting does not help (a wrong password), returns the error of
-    /// the last attempt. Without a `deadline`, waits without a limit. If a key has a wrong type,
-    /// waits without a limit in any case, because an operator can move that key away.
+    /// the last attempt. Without a `deadline`, waits without a limit, also for a right that the user
+    /// has lost. If a shared key is wrong, waits without a limit in any case, because an operator can
+    /// correct that key.
     pub(crate) async fn connect_until(
         &self,
         deadline: Option<Instant>,
@@ -162,8 +163,10 @@ impl Redis {
                     self.figures.not_connected();
                     self.outage.failed(began, &describe(&source));
                 }
-                Err(error) if error.is_wrong_type() => {
-                    self.outage.obstructed(began, &error.to_string())
+                Err(error)
+                    if error.is_obstacle() || deadline.is_none() && error.is_missing_right() =>
+                {
+                    self.outage.obstructed(began, &error.to_string());
                 }
                 done => return done,
             }
@@ -384,10 +387,10 @@ pub(crate) fn give_up(conn: Connection) {
 }
 
 /// Returns whether the error is lasting: neither a new connection nor time repairs it. For example,
-/// the script does not fit the program, or a right is missing. A key of a wrong type is not a
-/// lasting error, because workers wait until an operator has repaired it.
+/// the script does not fit the program. A wrong shared key is not a lasting error, because workers
+/// wait until an operator has corrected it.
 pub(crate) fn is_lasting(error: &ScriptError) -> bool {
-    !error.is_wrong_type() && !matches!(error, ScriptError::Redis(_))
+    !error.is_obstacle() && !matches!(error, ScriptError::Redis(_))
 }
 
 impl Manager {
@@ -451,6 +454,9 @@ impl Manager {
                 wrong_type(conn, keys, error).await,
             ))),
             Err(ScriptError::Redis(error)) => Err(error.into()),
+            Err(error @ (ScriptError::Counter(_) | ScriptError::Denied(_))) => {
+                Err(Unopened::Refused(Box::new(error.into())))
+            }
             Err(other) => Err(Unopened::Refused(Box::new(WorkerError::Refused(
                 other.to_string(),
             )))),

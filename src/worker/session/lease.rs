@@ -207,15 +207,17 @@ fn far_away() -> Instant {
     Instant::now() + Duration::from_secs(30 * 365 * 24 * 60 * 60)
 }
 
-/// Logs a failed call that will be repeated: Redis is away, or a key has a wrong type.
+/// Logs a failed call that will be repeated: Redis is away, or a shared key is wrong.
 pub(crate) async fn failed(
     redis: &Redis,
     config: &WorkerConfig,
     made_at: Instant,
     error: ScriptError,
 ) {
-    if !error.is_wrong_type() {
+    if !error.is_obstacle() {
         redis.outage().failed(made_at, &error.describe());
+    } else if !error.is_wrong_type() {
+        redis.outage().obstructed(made_at, &error.to_string());
     } else if redis.outage().is_due() {
         let error = wrong_type(redis, config, error).await.to_string();
         redis.outage().obstructed(made_at, &error);

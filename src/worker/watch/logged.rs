@@ -11,8 +11,9 @@ use crate::escape;
 use crate::event::ObjectName;
 use crate::wire::{BatchResult, Report};
 
-/// The most log lines per second about failed events that will be retried. Without this limit,
-/// 100,000 objects could fail again and again while a receiver is away, each time with a line.
+/// The most log lines per second of each kind: events that will be retried, events that ended or are
+/// held, and objects that a call has quarantined. Without this limit, each of 100,000 objects could
+/// have its line, and those that are retried again and again.
 const LINES_PER_SECOND: u32 = 20;
 
 /// The most bytes of an escaped name in a log line. A name in Redis may have any length.
@@ -24,10 +25,19 @@ const LOST_MAX: usize = 1024;
 /// The lost keys that this process has logged.
 static LOST: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-static FAILURES: Failures = Failures(Mutex::new(None));
+static RETRIED: Lines = Lines::new("more events failed and will be retried; not all are logged");
+static ENDED: Lines = Lines::new(
+    "more events became dead letters, ended with errors or are held; not all are logged",
+);
+static QUARANTINED: Lines =
+    Lines::new("more objects are held, or more markers are dropped; not all are logged");
 
-/// The number of log lines about failures in the present second.
-struct Failures(Mutex<Option<Second>>);
+/// The log lines of one kind in the present second.
+struct Lines {
+    /// Says that some have no line.
+    left_out: &'static str,
+    second: Mutex<Option<Second>>,
+}
 
 struct Second {
     began: Instant,
@@ -35,20 +45,39 @@ struct Second {
     left_out: u32,
 }
 
-/// Whether a failure gets a log line.
+/// Whether an event or object gets a log line.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
-    /// The failure gets a log line. `left_out`: the number of failures without a line in the second
-    /// before, if this is the first line of a second; otherwise 0.
+    /// It gets a log line. `left_out`: the number of those without a line in the second before, if
+    /// this is the first line of a second; otherwise 0.
     Described {
         left_out: u32,
     },
     LeftOut,
 }
 
-impl Failures {
+impl Lines {
+    const fn new(left_out: &'static str) -> Self {
+        Self {
+            left_out,
+            second: Mutex::new(None),
+        }
+    }
+
+    /// Returns whether there may be one more line now. Says how many were left out before.
+    fn has_room(&self) -> bool {
+        match self.begin(Instant::now()) {
+            Line::Described { left_out: 0 } => true,
+            Line::Described { left_out } => {
+                warn!(left_out, "{}", self.left_out);
+                true
+            }
+            Line::LeftOut => false,
+        }
+    }
+
     fn begin(&self, now: Instant) -> Line {
-        let mut second = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut second = self.second.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *second {
             Some(present) if now.duration_since(present.began) < Duration::from_secs(1) => {
                 if present.lines >= LINES_PER_SECOND {
@@ -71,6 +100,17 @@ impl Failures {
     }
 }
 
+/// Logs a line with its level if its kind has room for it, and otherwise as a detail.
+macro_rules! log {
+    ($kind:ident, $level:ident, $($line:tt)*) => {
+        if $kind.has_room() {
+            $level!($($line)*)
+        } else {
+            debug!($($line)*)
+        }
+    };
+}
+
 /// Returns an escaped name for a log line. A long name is cut, and its number of bytes is added.
 pub(crate) fn cut(escaped: &str) -> Cow<'_, str> {
     if escaped.len() <= NAME_BYTES_MAX {
@@ -89,7 +129,9 @@ pub(crate) fn cut(escaped: &str) -> Cow<'_, str> {
 pub(crate) fn quarantined(object: &str, why: &str) -> bool {
     let name = cut(object);
     match why.split(": ").next() {
-        Some("foreign") => warn!(object = %name, why, "claim: the marker is dropped"),
+        Some("foreign") => {
+            log!(QUARANTINED, warn, object = %name, why, "claim: the marker is dropped")
+        }
         Some("mended") => warn!(key = %name, why, "claim: a key was lost, and is written again"),
         Some("lost" | "stuck") => {
             // A call may say the same again and again.
@@ -100,7 +142,7 @@ pub(crate) fn quarantined(object: &str, why: &str) -> bool {
             error!(key = %name, why, "claim: a key was lost; run `seriatim check`");
         }
         _ => {
-            error!(object = %name, why, "claim: the object is held until an operator releases it");
+            log!(QUARANTINED, error, object = %name, why, "claim: the object is held until an operator releases it");
             return why.ends_with(" is absent") || why.ends_with(" is absent and tells no ids");
         }
     }
@@ -126,39 +168,28 @@ pub(crate) fn result(object: &ObjectName, report: &Report) {
             reason,
         } => {
             let (id, attempts) = (rest.first, rest.attempts);
-            match FAILURES.begin(Instant::now()) {
-                Line::Described { left_out: 0 } => {}
-                Line::Described { left_out } => warn!(
-                    left_out,
-                    "deliver: more events failed and will be retried; not all are logged"
-                ),
-                Line::LeftOut => {
-                    debug!(%object, id, why = %reason, attempts, ?delay, "deliver: failed, will be retried");
-                    return;
-                }
-            }
-            warn!(%object, id, why = %reason, attempts, ?delay, "deliver: failed, will be retried");
+            log!(RETRIED, warn, %object, id, why = %reason, attempts, ?delay, "deliver: failed, will be retried");
         }
         BatchResult::Hold {
             rest,
             delay: None,
             reason,
         } => {
-            error!(%object, id = rest.first, why = %reason, "deliver: the object is held until an operator releases it or skips the event");
+            log!(ENDED, error, %object, id = rest.first, why = %reason, "deliver: the object is held until an operator releases it or skips the event");
         }
         BatchResult::Reject {
             id,
             error,
             attempts,
             ..
-        } => warn!(%object, id, error, attempts, "deliver: a dead letter"),
+        } => log!(ENDED, warn, %object, id, error, attempts, "deliver: a dead letter"),
         BatchResult::Complete {
             id,
             error,
             attempts,
             ..
         } => {
-            warn!(%object, id, error, attempts, "deliver: completed with errors")
+            log!(ENDED, warn, %object, id, error, attempts, "deliver: completed with errors")
         }
         _ => debug!(%object, events = report.count, "deliver"),
     }
@@ -187,8 +218,8 @@ mod tests {
     }
 
     #[test]
-    fn failures_have_some_lines_per_second() {
-        let (failures, began) = (Failures(Mutex::new(None)), Instant::now());
+    fn a_kind_has_some_lines_per_second() {
+        let (failures, began) = (Lines::new("more failed"), Instant::now());
         let lines = (0..100)
             .filter(|_| failures.begin(began) != Line::LeftOut)
             .count();
