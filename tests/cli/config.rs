@@ -275,6 +275,14 @@ fn a_wrong_value_is_named_with_its_line(#[case] text: &str, #[case] expected: &s
     "[worker]\nsink = 'event-url'\nallow = ['http://x/']\nsink-exclusive = ['x']",
     ":4: --sink-exclusive, number 1: "
 )]
+#[case(
+    "[worker]\nsink = 'event-url'\nallow = ['http://x/a']\nsink-exclusive = ['http://x/a/b', 'http://x/b']",
+    ":4: --sink-exclusive, number 2: no prefix of --allow fits it"
+)]
+#[case(
+    "[worker]\nsink = 'event-url'\nallow = ['http://']\nsink-exclusive = ['http://y/', 'https://y/']",
+    ":4: --sink-exclusive, number 2: no prefix of --allow fits it"
+)]
 #[case("[serve]\ngrace = '5h'", ":2: invalid value '5h' for '--grace")]
 #[case("[stats]\nwatch = true", ":2: invalid value 'true' for '--watch")]
 fn check_finds_wrong_values_of_each_command(#[case] text: &str, #[case] expected: &str) {

@@ -120,6 +120,22 @@ impl Prefix {
         self.place.is_none()
     }
 
+    /// Returns whether a URL may begin with both prefixes.
+    #[must_use]
+    pub fn meets(&self, other: &Self) -> bool {
+        let are_beginnings =
+            |(host, port, path): &(Host, u16, String),
+             (host_2, port_2, path_2): &(Host, u16, String)| {
+                (host, port) == (host_2, port_2)
+                    && (path.starts_with(path_2.as_str()) || path_2.starts_with(path.as_str()))
+            };
+        self.scheme == other.scheme
+            && match (&self.place, &other.place) {
+                (Some(place), Some(place_2)) => are_beginnings(place, place_2),
+                _ => true,
+            }
+    }
+
     pub(crate) fn has(&self, url: &Url) -> bool {
         if url.scheme() != self.scheme {
             return false;

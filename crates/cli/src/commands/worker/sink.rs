@@ -324,10 +324,20 @@ pub(super) fn open(
             {
                 warn!(target: LOG, "every host gets the same signatures and headers: a receiver can use them against another one");
             }
+            let options = options()?;
+            if let Exclusive::Prefixes(exclusive) = &options.exclusive {
+                let is_allowed = |only: &Prefix| prefixes.iter().any(|allowed| allowed.meets(only));
+                if let Some(at) = exclusive.iter().position(|only| !is_allowed(only)) {
+                    return Err(wrong(
+                        &format!("--sink-exclusive, number {}", at + 1),
+                        "no prefix of --allow fits it, so no request would be exclusive by it",
+                    ));
+                }
+            }
             let allowed = Allowed::new(prefixes).networks(args.allow_address.iter().copied());
             Ok(Box::new(
                 EventUrl::at(pointer.clone(), allowed)
-                    .options(options()?)
+                    .options(options)
                     .slots(slots)
                     .open()
                     .map_err(unopened_http)?,
