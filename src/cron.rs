@@ -17,8 +17,10 @@ use serde::{Deserialize, Serialize};
 const TEXT_BYTES_MAX: usize = 256;
 /// The first word of a schedule with a fixed interval.
 const EVERY: &str = "@every";
-/// Shortest and longest interval, in ms: a second, and about a hundred years.
-const EVERY_MS: std::ops::RangeInclusive<i64> = 1000..=100 * 365 * 24 * 3600 * 1000;
+/// Shortest and longest interval, in ms: a second, and a hundred years, with leap years.
+const EVERY_MS: std::ops::RangeInclusive<i64> = 1000..=36_600 * 24 * 3600 * 1000;
+/// The numbers of values of the fields of a schedule, from the days of the week to the seconds.
+const VALUES: [u32; 6] = [7, 12, 31, 24, 60, 60];
 
 /// The reason why a text is not a cron schedule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -120,6 +122,9 @@ impl CronSchedule {
         let cron = parser
             .parse(text)
             .map_err(|error| wrong(error.to_string()))?;
+        if let Some(reason) = slip(text) {
+            return Err(wrong(reason));
+        }
         Ok(made(Ticks::Fields(Box::new(local::Fields::new(
             text, cron, time_zone,
         )))))
@@ -253,6 +258,25 @@ pub enum Missed {
     All,
 }
 
+/// Returns what is wrong with a schedule although a parser takes it: a part of a list is empty, or a
+/// step is larger than its field, so `*/90` would fire each hour.
+fn slip(text: &str) -> Option<String> {
+    text.rsplit(' ').zip(VALUES).find_map(|(field, values)| {
+        field.split(',').find_map(|part| {
+            let step = part.split_once('/').and_then(|(_, step)| step.parse().ok());
+            if part.is_empty() {
+                Some(format!("a part of {field:?} is empty"))
+            } else if step.is_some_and(|step: u32| step > values) {
+                Some(format!(
+                    "the step of {part:?} is larger than its field, which has {values} values"
+                ))
+            } else {
+                None
+            }
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
@@ -293,6 +317,7 @@ mod tests {
             " @every 1h30m ",
             "@every 2d",
             "*/5 * * * *",
+            "*/60 */24 * * *",
         ] {
             let schedule = CronSchedule::new(good, None).expect(good);
             assert!(
@@ -307,6 +332,12 @@ mod tests {
             "* * * *",
             "0 0 0 1 1 * 2030",
             "61 * * * *",
+            "*/90 * * * *",
+            "*/61 * * * * *",
+            "0 */25 * * *",
+            "0 0 * */13 *",
+            "1,,2 * * * *",
+            "1, * * * *",
             "@sometimes",
             &"1,".repeat(400),
         ] {

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::{Control, ControlError, reply};
 use crate::escape;
-use crate::event::{NameError, ObjectName};
+use crate::event::{DUE_MAX, NameError, ObjectName};
 use crate::wire::operator::{self, RuleStep};
 pub use crate::wire::operator::{By, Ruled};
 use crate::wire::values::RuleValue;
@@ -29,8 +29,8 @@ pub const RULES_MAX: u64 = 1000;
 /// object that a worker claims.
 pub const COLONS_MAX: usize = 8;
 
-/// Longest time after which a rule can end by itself, about a hundred years.
-pub const FOR_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// Longest time after which a rule can end by itself: a hundred years, with leap years.
+pub const FOR_MAX: Duration = DUE_MAX;
 
 /// The kind of a rule. Blocks sort before pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
