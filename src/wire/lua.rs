@@ -314,7 +314,7 @@ impl Known {
 }
 
 /// Returns the names in the code of a text. Of `name.field` this is also `name.`, of `name(` also
-/// `name(`, and of `K.field` and `rare.field` also the whole name.
+/// `name(`, and of `K.field` and `rare.field` also the whole name. A word in a string counts, too.
 fn names_in(text: &str) -> HashSet<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
     let mut names = HashSet::new();
