@@ -13,6 +13,7 @@ use crate::receiver::{Got, Receiver, Reply};
 use crate::requests::{retry, sink};
 use crate::support::Redis;
 use crate::support::console::{Console, PATIENCE};
+use crate::support::process::Process;
 use crate::support::running::start;
 use crate::support::until;
 
@@ -287,4 +288,29 @@ async fn a_throttling_receiver_of_events_is_left_alone() {
     worker.finish().await;
     assert_left_alone(&receiver);
     assert!(console.dead().await.is_empty());
+}
+
+/// Story: a receiver that refused every event led to 1,600 log lines per second.
+#[tokio::test]
+async fn a_receiver_that_refuses_all_does_not_flood_the_log() {
+    let receiver = Receiver::with(|_| Reply::Status(400)).await;
+    let (redis, console) = Redis::start().with_console().await;
+    let began = Instant::now();
+    let worker = Process::start(&redis, "w", &receiver.url("/"), &[]);
+    for object in 0..1000 {
+        console.emit(&format!("work:{object}"), "1").await;
+    }
+    until("all are dead letters", PATIENCE, async || {
+        (console.dead().await.len() == 1000).then_some(())
+    })
+    .await;
+    // The log of the test also has the details of level DEBUG.
+    let log = worker.log();
+    let is_line = |line: &&str| line.contains(" WARN ") && line.contains("deliver: a dead letter");
+    let lines = log.lines().filter(is_line).count();
+    let lines_max = 20 * (began.elapsed().as_secs() as usize + 2);
+    assert!(
+        0 < lines && lines <= lines_max,
+        "{lines} of at most {lines_max}"
+    );
 }
