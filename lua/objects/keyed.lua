@@ -80,12 +80,9 @@ local function take(slot, object, text)
   return nil, 'empty'
 end
 
--- If the slot's event came from a schedule with a key, stores the key with the slot's id. Returns
--- the tag of the batch.
+-- Stores the key of the schedule from which the slot's event came, with the slot's id. Returns the
+-- tag of the batch.
 local function tag_of(slot, object, id)
-  if not slot.key then
-    return id
-  end
   writes.set(P .. object .. K.event_key, id .. ' ' .. slot.key)
   return rare.tag.keyed(id)
 end

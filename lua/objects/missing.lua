@@ -98,7 +98,6 @@ local function put(slot, object, stored)
   if object then
     rare.quarantine.note(object, rare.lost.hold(at, object, rare.tag.split(stored)))
   else
-    slot.is_busy = true
     rare.strays.give_back(slot.number)
     what = rare.lost.put(at, stored)
     slot.is_busy = string.sub(what, 1, 5) == 'stuck'

@@ -85,7 +85,7 @@ local function claim()
       l, without = free_slots()
     end
   end
-  budget.claims_left = math.min(budget.claims_left, call.failed and 0 or without, CLAIMS_MAX)
+  budget.claims_left = math.min(budget.claims_left, without, CLAIMS_MAX)
   local count = call.failed and 0 or l > 1 and redis_call('EXISTS', unpack(lists, 1, l)) or l
   local found = l > 1 and count > 0 and with_names(l, count) or free
   for k = 1, math.min(count, #found) do

@@ -510,6 +510,18 @@ async fn further_events_go_back_if_the_batch_cannot_get_them() {
     scene.check().await;
 }
 
+/// The Redis user has lost the right to LPUSH, with which a free slot gets the name of its object. The
+/// call fails, and the event is in its queue again.
+#[tokio::test]
+async fn a_claim_whose_name_cannot_be_pushed_puts_its_event_back() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene.add("emit work:1 1 2").await;
+    scene.login("~* +@all -lpush").await;
+    scene.fails(BOUNDS, |call: &mut Advance| call.free(0)).await;
+    scene.changed("").await;
+    scene.check().await;
+}
+
 /// The Redis user has lost the right to RPUSH, with which a slot puts events back that do not fit
 /// into its batch. The call fails, and no event is lost: each is in the batch or in the queue, in
 /// order.

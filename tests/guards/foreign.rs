@@ -114,6 +114,17 @@ async fn a_lost_batch_is_of_no_object_of_a_namespace() {
     unchanged(&scene).await;
 }
 
+/// A pop has moved the name to the only free slot, and the object has no owner. So it looks as most
+/// objects that a pop has moved.
+#[tokio::test]
+async fn a_popped_foreign_object_without_an_owner_is_dropped() {
+    let scene = scene().await;
+    let given = "DEL {shop:0}:work:1:event.worker; LPUSH event.worker:w.0:object {shop:0}:work:1";
+    scene.add(given).await;
+    dropped(&scene).await;
+    unchanged(&scene).await;
+}
+
 /// A call reads no more markers than it has claims at first. The foreign name behind the claimed
 /// object keeps its marker, so only the call that drops this marker reports it.
 #[tokio::test]
