@@ -85,7 +85,7 @@ end
 
 -- The time that a sweep wrote last. A sweep writes the time at most once a second. So this time is
 -- at most a second older than the caller's last sweep before this one.
-local noted_ms = tonumber(state[4] or '')
+local noted_ms = ids.parse(state[4] or '')
 -- Whether the clock stepped ahead a short time ago. If so, no name is taken over for some seconds.
 -- In this time live processes can notice that their leases have ended, and can attach again.
 local is_ahead = is_within(state[6], math.max(rare.clock.AHEAD_MS, notice_ms + 2 * rare.clock.STEP_MS))
@@ -156,10 +156,7 @@ local function is_leased(name)
   if not lease then
     return false
   end
-  local length_ms = rare.lease.length_ms(lease)
-  if length_ms then
-    rare.lease.cut(key, length_ms)
-  end
+  rare.lease.cut(key, rare.lease.length_ms(lease))
   return true
 end
 
@@ -331,7 +328,8 @@ local function round()
   look_at_pairs()
   local cursor = state[2] or not is_within(state[3], PASS_MS) and '0'
   if cursor then
-    index(cursor)
+    -- Of a text that is no cursor Redis would say so, and no sweep would ever end.
+    index(#cursor < 20 and string.match(cursor, '^%d+$') or '0')
   end
   local most = math.floor(ROUND_KEYS / NAME_KEYS / 2)
   look_at_departed(redis_call('ZRANGE', departed, now_ms, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, most), ROUND_KEYS / 2)

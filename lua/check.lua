@@ -419,6 +419,7 @@ local function check_shared(subject)
   for _, key in ipairs(SHARED_TYPES) do
     has[key[1]] = expect(P .. key[1], key[2])
   end
+  if has[K.meta] then indexes.meta() end
   if has[K.event_rules] then indexes.rules() end
   if has[K.event_limits] then indexes.limits() end
   if has[K.event_marks] then indexes.marks() end

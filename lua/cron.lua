@@ -36,7 +36,7 @@ local BYTES_MAX = 1048576
 local jobs_key, last_key = P .. K.events_cron, P .. K.events_cron_last
 local now_ms = rare.time.now_ms()
 
-local noted_ms = tonumber(redis_call('HGET', P .. K.meta, 'clock') or '')
+local noted_ms = ids.parse(redis_call('HGET', P .. K.meta, 'clock') or '')
 if noted_ms and math.abs(now_ms - noted_ms) > NOTED_MS then
   return { 'cron', ids.text(now_ms), AGAIN_MS, 0, 0, {} }
 end

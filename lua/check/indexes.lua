@@ -1,5 +1,11 @@
 -- indexes: checks of the keys that all objects share.
 
+-- The fields of seriatim.meta, and the forms of those that are no whole numbers below 2^53.
+local META_FIELDS = { 'schema', 'partitions', 'event.log', 'event.log.keep', 'names.next', 'names.cursor', 'names.indexed', 'clock', 'clock.step',
+  'clock.ahead', 'clock.gained', 'groups.lost', 'cursors.secret' }
+local META_FORMS = { ['event.log'] = '^on$', ['names.cursor'] = '^%d+$', ['clock.step'] = '^%d+ %a+ %d+$', ['groups.lost'] = '^%(%S+ %-%d+$',
+  ['cursors.secret'] = '^' .. string.rep('%x', 64) .. '$' }
+
 -- Returns the checks. `find`, `expect`, `shared`, `whole`: functions of check.lua.
 local function checks_with(find, expect, shared, whole)
   -- Checks that every field of event.rules except `next` is a rule. Checks that `next` has the time
@@ -118,7 +124,19 @@ local function checks_with(find, expect, shared, whole)
     end
   end
 
-  return { rules = check_rules, limits = check_limits, shares = check_shares, marks = check_marks, group = check_group, groups = check_groups }
+  -- Checks the fields of seriatim.meta of which scripts read values. Workers take a value of another form
+  -- as absent, but for the version of the protocol.
+  local function check_meta()
+    local values = redis_call('HMGET', P .. K.meta, unpack(META_FIELDS))
+    for at, field in ipairs(META_FIELDS) do
+      local value, form = values[at], META_FORMS[field]
+      if value and not (form and string.match(value, form) or not form and whole(value)) then
+        find('layout', K.meta, ' has a field ', field, ' that is not as workers write it: delete that field')
+      end
+    end
+  end
+
+  return { meta = check_meta, rules = check_rules, limits = check_limits, shares = check_shares, marks = check_marks, group = check_group, groups = check_groups }
 end
 
 return { with = checks_with }

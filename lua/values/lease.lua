@@ -23,14 +23,17 @@ local function length_ms(lease)
   return tonumber(string.match(lease, ' (%d+)ms$'))
 end
 
--- Cuts the time to live of the key to `most_ms` (nil: no limit). Returns the time left, ms. Redis
+-- The time after which a lease ends that has no end and no length, ms.
+local BARE_MS = 600000
+
+-- Cuts the time to live of the key to `most_ms` (nil: not known). Returns the time left, ms. Redis
 -- keeps the end of a lease, not its length: after a step of the clock the end may be an hour late. A
 -- lease that was copied or changed by hand may have no end (-1).
 local function cut(key, most_ms)
   local left_ms = redis_call('PTTL', key)
-  if most_ms and (left_ms == -1 or left_ms > most_ms) then
-    redis_call('PEXPIRE', key, most_ms)
-    return most_ms
+  if left_ms == -1 or most_ms and left_ms > most_ms then
+    left_ms = most_ms or BARE_MS
+    redis_call('PEXPIRE', key, left_ms)
   end
   return left_ms
 end

@@ -242,6 +242,20 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
         layout shared key: event.rules says that rules are to be looked at next at no time, it should be never
         > SET event.shares x; SET event.shares.summary '1 1 1700'
         layout shared key: event.shares is a string, it should be a hash
+        > HSET seriatim.meta names.cursor x
+        layout shared key: seriatim.meta has a field names.cursor that is not as workers write it: delete that field
+        > HSET seriatim.meta schema one
+        layout shared key: seriatim.meta has a field schema that is not as workers write it: delete that field
+        > HSET seriatim.meta clock.step '5 rules x'
+        layout shared key: seriatim.meta has a field clock.step that is not as workers write it: delete that field
+        > HSET seriatim.meta cursors.secret 00ff
+        layout shared key: seriatim.meta has a field cursors.secret that is not as workers write it: delete that field
+        > HSET seriatim.meta event.log yes
+        layout shared key: seriatim.meta has a field event.log that is not as workers write it: delete that field
+        > HSET seriatim.meta groups.lost 5
+        layout shared key: seriatim.meta has a field groups.lost that is not as workers write it: delete that field
+        > HSET seriatim.meta clock nan
+        layout shared key: seriatim.meta has a field clock that is not as workers write it: delete that field
         > ZADD event.marks 1 wrong
         layout shared key: event.marks has a member wrong that is no mark: remove that member
     ";
@@ -340,6 +354,7 @@ async fn what_is_just_right_is_not_told() {
         > HSET event.limits * {"queued_max":1,"markers_max":null,"set_ms":1700,"actor":"ada","reason":""} a:* {"queued_max":2,"set_ms":1700,"actor":"ada","reason":"x"}
         > ZADD objects.in.hand 0 work:2: 0 work:4:; HSET event.shares a:b:* '1 low - - - 1700 3 ada' a:* '100 - 3 2.5 1 1700 0 ' * '- - 7 - - 1700 0 '; SET event.shares.summary '2 2 1700'
         > HSET seriatim.meta names.indexed 1 names.cursor 7
+        > HSET seriatim.meta schema 1 partitions 1 event.log on event.log.keep 5 names.next 1 clock 1 clock.step '5 rules 0' clock.ahead 1 clock.gained 1 groups.lost '(0 -5' other x
         # Without the times, a mark may be in the list.
         > ZADD event.marks 5 5; ZADD event.groups 3 g; LPUSH event.group:g:waiting x y; SET event.groups.waiting 1
         > ZADD event.marks 5 5; ZADD event.groups 3 g; LPUSH event.group:g:waiting x y; SET event.groups.waiting 2

@@ -88,6 +88,10 @@ async fn a_pass_begins_an_hour_after_the_last_one() {
         ("NOW-90m", "", true),
         ("NOW+90m", "", true),
         ("NOW-30m", " names.cursor 0", true),
+        // Texts that are no cursors: the pass begins again.
+        ("NOW-30m", " names.cursor x", true),
+        ("NOW-30m", " names.cursor 99999999999999999999", true),
+        ("NOW-30m", " clock nan", false),
     ] {
         let workers = "HSET event.workers a '1 t NOW-2s'";
         let meta = format!("HSET seriatim.meta names.indexed {indexed}{cursor}");

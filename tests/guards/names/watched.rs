@@ -61,7 +61,8 @@ async fn a_lease_without_an_end_gets_one() {
     assert_eq!(sweep(&scene, LOOK, AGES).await, NOTHING);
     assert_eq!(left_ms(&scene, "endless").await, 120_000);
     // The value does not tell the length.
-    assert_eq!(left_ms(&scene, "bare").await, -1);
+    assert_eq!(left_ms(&scene, "bare").await, 600_000);
+    scene.add("PERSIST event.worker:bare:lease").await;
     scene.add("own bare.0 a:1 7 1").await;
     let control = crate::support::control(&scene.conn().await, &scene.keys);
     let seen = control.inspect("a:1").await.expect("an inspection");
