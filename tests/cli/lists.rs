@@ -229,6 +229,44 @@ async fn following_the_log_goes_on_in_an_emptied_redis() {
     assert_eq!(follow.row(), 8);
 }
 
+/// Story: `log --follow` once ended when its user lost a right, or when the log had another type for a
+/// moment. A user who follows the log must not miss what comes after that.
+#[tokio::test]
+async fn following_the_log_outlives_a_refusal() {
+    let redis = Redis::own(&[]);
+    let console = redis.console().await;
+    console
+        .run::<u64>(&["HSET", "seriatim.meta", "event.log", "on"])
+        .await;
+    row(&redis, 1).await;
+    let mut follow = Follow::start(redis.url());
+    following(&redis, &mut follow).await;
+    // The user loses a right, and gets it again. Then the log has another type for a moment.
+    let aside =
+        "redis.call('RENAME', 'event.log', 'kept') return redis.call('SET', 'event.log', 'x')";
+    let back = "return redis.call('RENAME', 'kept', 'event.log')";
+    let refusals: [(&[&str], &[&str]); 2] = [
+        (
+            &["ACL", "SETUSER", "default", "-xinfo"],
+            &["ACL", "SETUSER", "default", "+xinfo"],
+        ),
+        (&["EVAL", aside, "0"], &["EVAL", back, "0"]),
+    ];
+    for (id, (refuse, restore)) in (3..).zip(refusals) {
+        console.run::<redis::Value>(refuse).await;
+        let message = follow.message();
+        assert!(
+            message.starts_with("seriatim: Redis refuses to read the log (")
+                && message.ends_with("; waiting for it\n"),
+            "{message}"
+        );
+        console.run::<redis::Value>(restore).await;
+        assert_eq!(follow.message(), "seriatim: Redis answers again\n");
+        row(&redis, id).await;
+        assert_eq!(follow.row(), id);
+    }
+}
+
 /// Waits until the command has read the event log to its end, so that it shows the next row.
 async fn following(redis: &Redis, follow: &mut Follow) {
     crate::support::until("it follows", PATIENCE, async || {

@@ -1,5 +1,6 @@
 //! Follows the event log across outages of Redis. During an outage it waits, and then it continues
-//! after the last row shown.
+//! after the last row shown. After the first read it also waits while Redis refuses the reads, because
+//! the user has lost a right, or the log has another type: an operator may put this right.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ pub(super) struct Follower<'a> {
     written: u64,
     /// Position of the end of the log, as of its last read.
     end: Option<Cursor>,
-    /// Whether the last report said that Redis does not answer.
+    /// Whether the last report said that the log cannot be read.
     is_away: bool,
 }
 
@@ -40,23 +41,25 @@ impl<'a> Follower<'a> {
         (self.written, self.end) = (page.written, Some(page.end.clone()));
     }
 
-    /// If the error is an outage, waits until Redis can be reached again, and returns a new
-    /// connection. Returns every other error at once.
+    /// If the error is an outage, or a refusal after the first read, waits until Redis can be reached,
+    /// and returns a new connection. Returns every other error at once.
     pub(super) async fn wait(&mut self, error: ControlError) -> anyhow::Result<Control> {
         let ControlError::Redis { source, .. } = &error else {
             return Err(shown::failure(error));
         };
-        if !is_outage(source) {
+        let is_away = is_outage(source);
+        if !is_away && self.end.is_none() {
             return Err(shown::failure(error));
         }
         if !self.is_away {
             self.is_away = true;
+            let what = match is_away {
+                true => "Redis does not answer",
+                false => "Redis refuses to read the log",
+            };
             shown::tell(
                 Level::Warn,
-                &format!(
-                    "Redis does not answer ({}); waiting for it",
-                    describe(source)
-                ),
+                &format!("{what} ({}); waiting for it", describe(source)),
             );
         }
         let route = self.global.route()?;
@@ -64,7 +67,7 @@ impl<'a> Follower<'a> {
             tokio::time::sleep(TRY_AGAIN).await;
             match open(&route).await {
                 Ok(conn) => return Ok(Control::new(conn).with_keys(self.global.keys()?)),
-                Err(error) if is_outage(&error) => {}
+                Err(error) if is_outage(&error) || self.end.is_some() => {}
                 Err(error) => return Err(cannot_connect(&route, &error)),
             }
         }
