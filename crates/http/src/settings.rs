@@ -6,7 +6,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use reqwest::header::HeaderMap;
 use rustls::{ClientConfig, RootCertStore};
@@ -59,8 +59,9 @@ struct LastRead {
     texts: Vec<Vec<u8>>,
 }
 
-/// The properties of a file that change with its content.
-type Stamp = (Option<SystemTime>, u64, u64, u64);
+/// The properties of a file of which one changes with its content: the time of its last change (the
+/// time of its content can be set to any time), its size, and its number.
+type Stamp = (i64, i64, u64, u64, u64);
 
 impl Settings {
     /// Reads the settings for the first time. `needs_tls`: whether a URL begins with `https`.
@@ -193,7 +194,13 @@ fn paths(options: &Options) -> impl Iterator<Item = &Path> {
 fn stamps(options: &Options) -> Vec<Option<Stamp>> {
     let stamp = |path: &Path| {
         let file = std::fs::metadata(path).ok()?;
-        Some((file.modified().ok(), file.len(), file.ino(), file.dev()))
+        Some((
+            file.ctime(),
+            file.ctime_nsec(),
+            file.len(),
+            file.ino(),
+            file.dev(),
+        ))
     };
     paths(options).map(stamp).collect()
 }

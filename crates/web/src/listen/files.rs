@@ -7,7 +7,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::signal::unix::Signal;
 use tokio::task::spawn_blocking;
@@ -19,8 +19,9 @@ use super::LOG;
 /// Interval at which the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The properties of a file that change with its content.
-type Stamp = (Option<SystemTime>, u64, u64, u64);
+/// The properties of a file of which one changes with its content: the time of its last change (the
+/// time of its content can be set to any time), its size, and its number.
+type Stamp = (i64, i64, u64, u64, u64);
 
 /// Files that are read together.
 pub(super) struct Files {
@@ -117,7 +118,13 @@ pub(super) async fn follow(mut all: Vec<Followed>, mut hang_up: Signal) {
 fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
     let stamp = |path: &PathBuf| {
         let file = std::fs::metadata(path).ok()?;
-        Some((file.modified().ok(), file.len(), file.ino(), file.dev()))
+        Some((
+            file.ctime(),
+            file.ctime_nsec(),
+            file.len(),
+            file.ino(),
+            file.dev(),
+        ))
     };
     paths.iter().map(stamp).collect()
 }
@@ -158,6 +165,20 @@ mod tests {
         assert_eq!(look(false), (0, false));
         assert_eq!(look(true), (1, false));
         write("good too");
+        assert_eq!([look(false), look(false)], [(1, false), (0, false)]);
+        // A program may keep the size and the time of the content, as `rsync --inplace -t`. Clocks of
+        // file systems have ticks of some ms.
+        let before = stamps(std::slice::from_ref(&path));
+        let modified = std::fs::metadata(&path).and_then(|file| file.modified());
+        let modified = modified.expect("a time");
+        let began = std::time::Instant::now();
+        while stamps(std::slice::from_ref(&path)) == before {
+            assert!(began.elapsed() < Duration::from_secs(10), "it has changed");
+            std::fs::write(&path, "good TOO").expect("written");
+            let file = std::fs::File::options().append(true).open(&path);
+            file.and_then(|file| file.set_modified(modified))
+                .expect("set");
+        }
         assert_eq!([look(false), look(false)], [(1, false), (0, false)]);
         write("bad");
         assert_eq!([look(false), look(false)], [(1, true), (1, true)]);
