@@ -248,6 +248,18 @@ fn it_stops_at_the_first_bad_line_and_goes_on_behind_it() {
         ("{\"object\":7,\"event\":1}", "not a string: 7"),
         ("{\"object\":\"\",\"event\":1}", "must not be empty"),
         ("[]", "no object at /object"),
+        (
+            "{\"object\":\"a\",\"event\":1,\"subevents\":[2]}",
+            "the member \"subevents\"",
+        ),
+        (
+            "{\"object\":\"a\",\"event\":1,\"data\":null}",
+            "the member \"data\"",
+        ),
+        (
+            "{\"object\":\"a\",\"event\":1,\"idempotency_key\":\"k\"}",
+            "the member \"idempotency_key\"",
+        ),
         (&large, "1048578 bytes"),
         (&long, "more than 67108864 bytes"),
     ];

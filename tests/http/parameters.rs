@@ -210,3 +210,26 @@ async fn pages_and_forms_refuse_what_they_do_not_know() {
         "{actions:?}"
     );
 }
+
+/// Story: `a%zz` named the object `a%zz`, although who writes so has misspelled an escape.
+#[tokio::test]
+async fn a_misspelled_escape_is_refused() {
+    let redis = Redis::start();
+    let serving = Serving::start(&redis, &[]).await;
+    for target in [
+        "/v1/objects/a%zz",
+        "/v1/objects/a%2",
+        "/v1/objects/100%",
+        "/v1/dead?object=a%zz",
+        "/v1/objects/a?zz=%",
+    ] {
+        let found = serving.get(target).await;
+        assert_eq!(found.problem(), (400, "invalid".to_owned()), "{target}");
+        assert!(
+            detail(&found).contains("without two hexadecimal digits"),
+            "{target}: {found:?}"
+        );
+    }
+    let sound = serving.get("/v1/objects/100%25").await;
+    assert_eq!(sound.status, 200, "{sound:?}");
+}

@@ -27,6 +27,9 @@ pub fn instant(text: &str) -> Result<SystemTime, String> {
             .and_then(|since| UNIX_EPOCH.checked_add(since));
         return at.ok_or_else(|| TOO_LATE.to_owned());
     }
+    if let Some(odd) = odd_clock(text) {
+        return Err(format!("{odd}; {WRITE}"));
+    }
     let parsed: Result<jiff::Timestamp, _> = text.parse();
     parsed.map(SystemTime::from).map_err(|_| {
         if text.starts_with("9999-12-3") {
@@ -36,6 +39,19 @@ pub fn instant(text: &str) -> Result<SystemTime, String> {
         }
         .to_owned()
     })
+}
+
+/// Returns what is wrong with the time of day, although the parser takes it: it reads the second 60 as
+/// 59, because the time may be that of a leap second, and it reads offsets of 24 and 25 hours, which RFC
+/// 3339 does not allow.
+fn odd_clock(text: &str) -> Option<&'static str> {
+    let (_, clock) = text.split_once(['T', 't', ' '])?;
+    if clock.get(6..8) == Some("60") {
+        return Some("a minute has no second 60");
+    }
+    let (_, offset) = clock.rsplit_once(['+', '-'])?;
+    let hours: u8 = offset.get(..2)?.parse().ok()?;
+    (hours > 23).then_some("a zone is less than 24 hours from UTC")
 }
 
 /// Parses a number of seconds. The outer value is none if the text is no number, the inner one if the
@@ -137,6 +153,16 @@ mod tests {
         ] {
             assert!(instant(text).is_err(), "{text}");
         }
+        for (text, why) in [
+            ("2026-12-24T18:00:60Z", "no second 60"),
+            ("2026-12-24 18:00:60+01:00", "no second 60"),
+            ("2026-12-24T18:00:00+25:00", "less than 24 hours"),
+            ("2026-12-24T18:00:00.5-24:00", "less than 24 hours"),
+        ] {
+            let error = instant(text).expect_err("it is no time");
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        assert!(instant("2026-12-24T18:00:00-23:30").is_ok());
     }
 
     /// Story: `pause --for 30M` paused for 30 months.

@@ -52,6 +52,10 @@ impl FromStr for Target {
         let refused = |why: &str| HttpError::Url {
             why: why.to_owned(),
         };
+        let is_misspelled = |name: &str| name != "batch" && name.eq_ignore_ascii_case("batch");
+        if url.query_pairs().any(|(name, _)| is_misspelled(&name)) {
+            return Err(refused("write batch= in lower case"));
+        }
         let mut batches = url
             .query_pairs()
             .filter(|(name, _)| name == "batch")
@@ -403,6 +407,7 @@ mod tests {
             "http://host/?batch=0",
             "http://host/?batch=1001",
             "http://host/?batch=x",
+            "http://host/?Batch=5",
             "http://user:hunter2@host/?batch=2&batch=2",
         ] {
             let error = text.parse::<Target>().expect_err(text).to_string();

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// The worker ID, escaped as the commands print it, is dead, although no worker process of
     /// seriatim had it, e.g. a worker of the plain algorithm: free its object. `*` stands for all such
     /// workers. If the worker still runs, its event is delivered twice
-    #[arg(long, value_name = "ID", value_parser = seriatim_console::named::text)]
+    #[arg(long, value_name = "ID", value_parser = owner)]
     dead_owner: Vec<String>,
     /// Without a namespace: also queue lists X:events of which no other key shows that seriatim made
     /// them
@@ -52,6 +52,14 @@ pub(crate) struct Args {
     limit: usize,
     #[command(flatten)]
     actor: ActorWithReason,
+}
+
+/// Parses the ID of an owner.
+fn owner(escaped: &str) -> Result<String, String> {
+    match seriatim_console::named::text(escaped)? {
+        id if id.is_empty() => Err("an ID is not empty; write * for all".to_owned()),
+        id => Ok(id),
+    }
 }
 
 pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {

@@ -211,6 +211,18 @@ impl Plan {
         }
     }
 
+    /// Returns a member that is a part of an emit, if the line has one beside its object and its event.
+    /// The emit would miss this part without a word. Other members are left alone, so that lines of
+    /// `seriatim log --json` can be emitted.
+    fn unread_member(&self, line: &RawValue) -> Option<&'static str> {
+        const PARTS: [&str; 3] = ["subevents", "data", "idempotency_key"];
+        let is_line = self.object_field == Pointer::member("object")
+            && self.event_field == Pointer::member("event");
+        PARTS
+            .into_iter()
+            .find(|part| is_line && Pointer::member(part).find(line).is_some())
+    }
+
     /// Returns the object, the event, and the task of one line; `None` if the line is empty.
     fn line(&self, text: &[u8]) -> Result<Option<Parsed>, String> {
         if text.trim_ascii().is_empty() {
@@ -242,6 +254,14 @@ impl Plan {
             .find(line)
             .ok_or_else(|| missing("event", &self.event_field))?
             .get();
+        if !self.tasks
+            && let Some(member) = self.unread_member(line)
+        {
+            return Err(format!(
+                "the line has the member {member:?}, which a file cannot set; emit such a line alone, \
+                 or remove the member"
+            ));
+        }
         if event.len() > EVENT_BYTES_MAX {
             return Err(format!(
                 "the event has {} bytes, the limit is {EVENT_BYTES_MAX}",
