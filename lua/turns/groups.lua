@@ -367,7 +367,7 @@ local function close()
   end
   call.markers_left = call.waiting
   -- Whether a call may claim more now. After the last name that may be claimed, no turn is left.
-  local is_over = call.limited and budget.claims_left > 0 and budget.bytes_left > 0 and call.markers_max > 0 and not next_class()
+  local is_over = call.limited and budget.claims_left > 0 and call.markers_max > 0 and not next_class()
   local has_more = call.limited and (has_moved or rare.share_limits.has_more() or parks_left <= 0)
   local is_idle = is_full or is_over and not has_more or has_rotated and not call.took[1]
   call.ready = call.limited and is_idle and 0 or call.waiting

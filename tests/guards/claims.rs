@@ -5,6 +5,7 @@ use std::time::Duration;
 use seriatim::wire::{Bounds, ClaimFirst};
 
 use crate::scene::{BOUNDS, Scene, bounds};
+use crate::support::Redis;
 
 /// A call failed after it had removed a batch, and no event has come since: the slot owns an object
 /// without events. The next call releases it; otherwise later events would wait behind an idle
@@ -436,4 +437,15 @@ async fn a_large_group_has_its_turns_although_new_groups_keep_coming() {
     }
     let of_large = claimed.iter().filter(|object| object.starts_with("large"));
     assert_eq!((claimed.len(), of_large.count()), (60, 8), "{claimed:?}");
+}
+
+/// The last id of an object is read with its owner. It is a number below the counter, so the claim looks
+/// at no further key of the object.
+#[tokio::test]
+async fn a_usual_claim_asks_for_no_types() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene.add("delivered work:1 5; emit work:1 1").await;
+    scene.count_calls().await;
+    assert_eq!(scene.free(0..1, BOUNDS).await.objects(), ["work:1"]);
+    assert_eq!(scene.calls_of("type").await, 0);
 }

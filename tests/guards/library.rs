@@ -1,6 +1,6 @@
 //! `advance` as a function of a library, whose Lua values live on between calls.
 
-use seriatim::wire::{Advance, BatchResult, EventLog, Report, Tag};
+use seriatim::wire::{self, Advance, BatchResult, ClaimFirst, EventLog, Report, Tag};
 
 use crate::scene::{Scene, bounds, done};
 use crate::support::Redis;
@@ -83,4 +83,35 @@ fn rejected(report: Report, error: String) -> Report {
         then,
         ..report
     }
+}
+
+/// A library remembers the slots that it has met, some thousands at most. Here 40 names have 1,024 slots
+/// each, which would take more than 30 MB.
+#[tokio::test]
+async fn a_library_forgets_slots_in_the_end() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    let mut conn = scene.conn().await;
+    for n in 0..40 {
+        let (name, token) = (format!("name{n}"), format!("t{n}"));
+        let registered = format!("HSET event.workers {name} '1024 {token} 1'");
+        let lease = format!("SET event.worker:{name}:lease '{token} host 1 1'");
+        scene.add(&format!("{registered}; {lease}")).await;
+        let no_claim = bounds(|b| b.claims = 0);
+        let mut call = Advance::new(&scene.keys, &name, &token, no_claim, ClaimFirst::Markers);
+        (0..1024).for_each(|slot| call.free(slot));
+        wire::advance(&mut conn, &call).await.expect("an answer");
+    }
+    // Lua collects its garbage a little in each call.
+    let mut kept = memory(&scene).await;
+    for _ in 0..200 {
+        if kept < 15 << 20 {
+            return;
+        }
+        for _ in 0..100 {
+            let no_claim = bounds(|b| b.claims = 0);
+            scene.advance(no_claim, |call| call.free(0)).await;
+        }
+        kept = memory(&scene).await;
+    }
+    panic!("{kept} bytes are kept");
 }

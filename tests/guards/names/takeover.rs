@@ -284,3 +284,24 @@ async fn a_name_without_a_registration_is_adopted() {
     ";
     scene.changed(&(changes.to_owned() + ROUND)).await;
 }
+
+/// A reply has at most 64 texts about lost keys, of all names together. All names are taken over.
+#[tokio::test]
+async fn a_sweep_reports_64_lost_keys() {
+    let lost = |name: &str| {
+        let slot = |n| {
+            let own = format!("own {name}.{n} {name}:{n} 1 1");
+            format!("{own}; DEL event.worker:{name}.{n}:event.id; ")
+        };
+        (0..40).map(slot).collect::<String>()
+    };
+    let scene = given(&(watched(&[("a", 40), ("b", 40)]) + &lost("a") + &lost("b"))).await;
+    let swept = sweep(&scene, LOOK, AGES).await;
+    assert_eq!((swept.held, swept.names.len()), (80, 2));
+    let keys: Vec<_> = swept.lost.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(keys.len(), 64);
+    assert!(
+        keys[40..].iter().all(|key| key.starts_with("b:")),
+        "{keys:?}"
+    );
+}
