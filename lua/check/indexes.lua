@@ -109,6 +109,13 @@ local function checks_with(find, expect, shared, whole)
     if #groups > rare.group.LISTS_MAX + 1 then
       return find('layout', K.event_groups, ' has more than ', rare.group.LISTS_MAX + 1, ' groups')
     end
+    -- The lowest score, and the highest one.
+    for _, edge in ipairs({ groups[1] and '0', groups[2] and '-1' }) do
+      local group, score = unpack(redis_call('ZRANGE', P .. K.event_groups, edge, edge, 'WITHSCORES'))
+      if not rare.shares.is_pass(tonumber(score)) then
+        find('layout', K.event_groups, ' has the group ', group, ' with the score ', score, ', so turns are not fair: `seriatim repair` mends it')
+      end
+    end
     -- Marks in the lists do not count.
     local has_times, count = shared(K.event_groups_times, 'hash'), 0
     for _, group in ipairs(groups) do

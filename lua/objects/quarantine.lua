@@ -59,9 +59,9 @@ local function wrong_of(slot, object, reply)
 end
 
 -- Quarantines the object of a slot without a batch; `wrong`: the key of a wrong type, or the absent
--- key, without prefix.
-local function put(slot, object, wrong)
-  local why = why_of(wrong)
+-- key, without prefix. `why`: the reason, if it is another one.
+local function put(slot, object, wrong, why)
+  why = why or why_of(wrong)
   rare.hold.object(rare.worker.at(slot.owner), object, 'inf', rare.tag.held_text('0', 0, 0, 0, why))
   redis_try('ZREM', P .. K.objects_paused, object)
   note(object, why)
@@ -110,7 +110,8 @@ local function refused(slot, object, owner, last, last_id)
     put(slot, object, object .. K.events)
     return 'wrong'
   elseif last and not (last_id and rare.counter.rise_above(last_id)) or not last and redis_call('EXISTS', P .. object .. K.last_event_id) == 1 then
-    put(slot, object, object .. K.last_event_id)
+    local key = object .. K.last_event_id
+    put(slot, object, key, last and 'quarantine: ' .. key .. (last_id and ' leaves no room for new ids' or ' is no id'))
     return 'wrong'
   end
   -- OBJ:event.worker has a wrong type, but the object is held. A claim would pass over its held

@@ -3,10 +3,10 @@
 -- The most events, and about the most bytes of events, that one call moves for an object.
 local EVENTS_MAX, BYTES_MAX = 1000, 1048576
 
--- Returns whether the hold is because of a lost key. Nothing that an operator can do brings the key
--- back, so a repair lets the object go on.
+-- Returns whether the hold is because of a lost key, or of a last id that was no id. Nothing that an
+-- operator can do brings the key back, so a repair lets the object go on.
 local function is_of_loss(why)
-  return string.find(why, '^quarantine: .* is absent$') ~= nil
+  return string.find(why, '^quarantine: .* is absent$') ~= nil or string.find(why, '^quarantine: .* is no id$') ~= nil
 end
 
 -- Returns the score of a held object whose due time is lost.
@@ -217,6 +217,11 @@ local function mend_object(subject, others)
     first = first and ids.parse(first) or 0, handouts = handouts or 0, why = rare.tag.held_why(numbers) or '',
     last = ids.parse(redis_call('GET', base .. K.last_event_id) or '') or 0,
   }
+  if has[K.last_event_id] and not ids.parse(redis_call('GET', base .. K.last_event_id)) then
+    rare.mend.step('removed', object .. K.last_event_id .. ' is no id: the next event has the prev 0', function()
+      redis_call('DEL', base .. K.last_event_id)
+    end)
+  end
   rare.rebuild.rise(state.last, 'the last id of the object')
   if state.first > 0 then
     rare.rebuild.rise(ids.after(state.first, math.max(state.count - 1, 0)), 'the held batch of the object')

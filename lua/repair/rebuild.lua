@@ -146,7 +146,11 @@ local function mend_groups()
     local length, times = redis_try('LLEN', rare.group.key(group)), rare.group.times_of(redis_call('HGET', P .. K.event_groups_times, group))
     -- If the list was lost, its marks may still be counted.
     count = count + math.max((type(length) == 'number' and length or 0) - (times and times.marks or 0), 0)
-    if score >= rare.shares.PARKED - rare.shares.CLASS then
+    if not rare.shares.is_pass(score) then
+      rare.mend.step('group', 'group ' .. group .. ' has its next turn first, because its score in ' .. K.event_groups .. ' was ' .. groups[at + 1], function()
+        redis_call('ZADD', P .. K.event_groups, rare.shares.first_pass(0), group)
+      end)
+    elseif score >= rare.shares.PARKED - rare.shares.CLASS then
       parked[#parked + 1], parked[#parked + 2] = string.format('%.17g', score - rare.shares.PARKED), group
     end
   end

@@ -84,6 +84,11 @@ local function class_of(score)
   return score < 0 and -1 or score < CLASS and 0 or 1
 end
 
+-- Returns whether a score of event.groups is one that a group can have, in any class.
+local function is_pass(score)
+  return score >= -CLASS and score < PARKED + 2 * CLASS
+end
+
 -- Returns the weight and the class of a group. They come from the longest prefix with a share that
 -- sets them. `shares`: by prefix, the parts of its share, if there is one.
 local function weigh(prefixes, shares)
@@ -170,6 +175,6 @@ end
 
 return {
   SHARES_MAX = SHARES_MAX, PARTS_MAX = PARTS_MAX, CLASS = CLASS, PARKED = PARKED, CLASSES = CLASSES, prefixes_of = prefixes_of, selector_of = selector_of,
-  prefix_of = prefix_of, parse = parse, class_of = class_of, weigh = weigh, pass_behind = pass_behind,
+  prefix_of = prefix_of, parse = parse, class_of = class_of, is_pass = is_pass, weigh = weigh, pass_behind = pass_behind,
   first_pass = first_pass, look_again = look_again, release = release, epoch_of = epoch_of, used_of = used_of, used_text = used_text,
 }

@@ -84,7 +84,7 @@ async fn a_last_id_that_is_none_quarantines_its_object() {
     let held = console.until_held("list", "quarantine").await;
     assert_eq!(held, "0 0 0 0 quarantine: list:last.event.id is a list");
     let held = console.until_held("text", "quarantine").await;
-    assert_eq!(held, "0 0 0 0 quarantine: text:last.event.id is a string");
+    assert_eq!(held, "0 0 0 0 quarantine: text:last.event.id is no id");
     others_are_served(&console, &sink).await;
     for object in ["list", "text"] {
         let _: u64 = console.run(&["DEL", &keys.last_event_id(object)]).await;

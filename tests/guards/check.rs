@@ -392,6 +392,11 @@ async fn what_is_wrong_with_the_lists_of_groups_is_told() {
         layout shared key: event.groups.waiting is 0, but the lists of all groups have 1 names: set it to 1
         > SET event.groups.waiting 2; LPUSH event.group:g:waiting x; ZADD event.groups 3 g 3 empty
         layout shared key: event.groups.waiting is 2, but the lists of all groups have 1 names: set it to 1
+        > SET event.groups.waiting 2; LPUSH event.group:g:waiting x; LPUSH event.group:h:waiting y; ZADD event.groups 1e300 g -1099511627777 h
+        layout shared key: event.groups has the group g with the score 1.0000000000000001e+300, so turns are not fair: `seriatim repair` mends it
+        layout shared key: event.groups has the group h with the score -1099511627777, so turns are not fair: `seriatim repair` mends it
+        > SET event.groups.waiting 2; LPUSH event.group:g:waiting x; LPUSH event.group:h:waiting y; ZADD event.groups 6597069766656 g 6597069766655 h
+        layout shared key: event.groups has the group g with the score 6597069766656, so turns are not fair: `seriatim repair` mends it
         > SET event.groups.waiting many
         layout shared key: event.groups.waiting is many, but the lists of all groups have 0 names: set it to 0
         > LPUSH event.group:g:waiting x
