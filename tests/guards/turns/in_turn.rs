@@ -1,9 +1,9 @@
 //! Held objects and markers in turn, while no name is grouped.
 
-use seriatim::wire::{Advance, ClaimFirst};
+use seriatim::wire::ClaimFirst;
 
 use super::{GROUPED, all_grouped, claim, grouped};
-use crate::scene::{BOUNDS, Scene, bounds, reject, result};
+use crate::scene::{BOUNDS, Scene, bounds};
 
 /// The owner key of a held object without a batch was evicted. The marker of the object seems to
 /// lead to an object without an owner, before or after the held object has its turn. One slot gets
@@ -20,21 +20,6 @@ async fn a_held_object_without_an_owner_key_has_one_slot() {
         assert_eq!(scene.at("a:1:events").await, "[2, 3]");
         assert_eq!(scene.due("a:1").await, None);
     }
-}
-
-/// An event is rejected, which is all that the call does but to pass over names that are held no longer.
-/// It passes over as many as it may, and more are due. So another call is of use at once.
-#[tokio::test]
-async fn a_call_that_has_only_ended_an_event_goes_on_to_what_is_due() {
-    let scene = Scene::given("own w.0 work:1 1 1").await;
-    let stale = |n| format!("SET old:{n}:event.worker b.0; ZADD objects.held 1 old:{n}; ");
-    scene.add(&(0..600).map(stale).collect::<String>()).await;
-    let report = result("work:1", "1", 0, reject(None, 1, 1));
-    let fill = |call: &mut Advance| call.report(0, &report);
-    let answer = scene
-        .advance_from(ClaimFirst::Held, bounds(|b| b.claims = 1), fill)
-        .await;
-    assert_eq!(answer.of_use(), (true, false));
 }
 
 /// The owner key of a held object was evicted, and its name is grouped. The held batch is claimed
