@@ -284,3 +284,20 @@ async fn lateness_is_counted_up_to_and_including_a_bound() {
     }
     panic!("no call came in time");
 }
+
+/// A call takes 4,096 events, of which the first of each batch counts as four. It ends with the batch that
+/// reaches this number.
+#[tokio::test]
+async fn a_call_takes_4096_events() {
+    const OBJECTS: usize = 300;
+    let scene = Scene::new().await;
+    let emit = |n| format!("emit work:{n} {}; ", ["1"; 20].join(" "));
+    scene.add(&(0..OBJECTS).map(emit).collect::<String>()).await;
+    let within = bounds(|b| (b.claims, b.batch, b.markers) = (OBJECTS, 20, 8192));
+    let answer = scene.free(0..OBJECTS, within).await;
+    assert_eq!(answer.objects().len(), OBJECTS);
+    // 4,096 less four for each object, in batches with 19 further events.
+    let batches = (4096 - 4 * OBJECTS).div_ceil(19);
+    let events: usize = answer.lengths().iter().sum();
+    assert_eq!(events, OBJECTS + 19 * batches);
+}

@@ -155,6 +155,32 @@ async fn without_a_right_to_one_key_nothing_changes() {
     }
 }
 
+/// The key of the owner is lost, so the call also needs the right to write it. It still needs all others.
+#[tokio::test]
+async fn with_a_lost_owner_all_rights_are_needed() {
+    for (log, missing) in [
+        ("on", "set"),
+        ("on", "xadd"),
+        ("on", "rpush"),
+        ("", "zscore"),
+        ("", "rpush"),
+    ] {
+        let scene = waiting(Redis::own(&[]), "").await;
+        let given = match log {
+            "" => "DEL user:1:event.worker; HDEL seriatim.meta event.log",
+            _ => "DEL user:1:event.worker",
+        };
+        scene.add(given).await;
+        let user = match missing {
+            "zscore" => "~* +@all -zscore (~@objects.held +zscore)".to_owned(),
+            _ => format!("~* +@all -{missing}"),
+        };
+        let refused = weak(&scene, &user).await.expect_err("no right");
+        assert_eq!(refused.code(), Some("NOPERM"), "{user}: {refused}");
+        scene.changed("").await;
+    }
+}
+
 /// Cancels as a user with these rights, in which `@` is the prefix of all keys after a `~`.
 async fn weak(scene: &Scene, rights: &str) -> Result<CancelReply, redis::RedisError> {
     let (reset, prefix) = ("ACL SETUSER weak reset on >weak", scene.keys.prefix());

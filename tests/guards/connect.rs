@@ -66,6 +66,22 @@ async fn the_pass_over_the_names_starts_again_on_another_server() {
     }
 }
 
+/// The version of the protocol was lost, but not the id of the server. It is written again. If only the id
+/// of the server is not known, the fields beside it stay.
+#[tokio::test]
+async fn a_lost_version_is_written_again() {
+    let scene = scene().await;
+    connect(&scene, "replication-1", Connect::default()).await;
+    scene.add("HDEL seriatim.meta schema").await;
+    connect(&scene, "replication-1", Connect::default()).await;
+    let words = ["HMGET", &scene.keys.meta(), "schema", "partitions"];
+    assert_eq!(scene.run::<(u64, u64)>(&words).await, (1, 1));
+    let given = "HDEL seriatim.meta replication.id; HSET seriatim.meta partitions 7";
+    scene.add(given).await;
+    connect(&scene, "replication-1", Connect::default()).await;
+    assert_eq!(scene.run::<(u64, u64)>(&words).await, (1, 7));
+}
+
 /// The namespace's meta key was lost, but not the counter: new ids continue above the counter.
 #[tokio::test]
 async fn a_new_namespace_does_not_begin_below_the_counter() {

@@ -209,3 +209,18 @@ async fn a_round_puts_lost_numbers_of_groups_right() {
         scene.changed(&(ROUND.to_owned() + mended)).await;
     }
 }
+
+/// The number of grouped names is lost. A round counts the names of up to 2,049 groups, which is as many as
+/// workers make.
+#[tokio::test]
+async fn a_round_counts_the_names_of_2049_groups() {
+    for (groups, counted) in [(2049, Some("2049")), (2050, None)] {
+        let scene = given("").await;
+        let names = |n| format!("names g{n} 0 g{n}:1; ");
+        scene.add(&(0..groups).map(names).collect::<String>()).await;
+        scene.add("DEL event.groups.waiting").await;
+        sweep(&scene, LOOK, AGES).await;
+        let found = scene.text(&scene.keys.event_groups_waiting()).await;
+        assert_eq!(found.as_deref(), counted, "{groups} groups");
+    }
+}

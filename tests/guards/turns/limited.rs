@@ -31,6 +31,16 @@ async fn a_call_without_a_slot_leaves_waiting_groups() {
     );
 }
 
+/// A call without a free slot, and without anything new, leaves all groups and says nothing of them.
+#[tokio::test]
+async fn a_call_without_a_slot_and_without_news_says_nothing() {
+    let scene = with_limit().await;
+    scene.add("queue b 0 b:1..2").await;
+    let answer = scene.free(0..0, NO_SLOT).await;
+    assert_eq!(answer.summary(), "");
+    assert_eq!(all_grouped(&scene).await, "b 0: b:1 b:2; 2");
+}
+
 /// While the limit of all objects allows no claim, no round begins.
 #[tokio::test]
 async fn no_round_begins_while_all_objects_wait() {
