@@ -152,9 +152,10 @@ end
 -- Returns whether the name has a lease, and cuts the lease to its length.
 local function is_leased(name)
   local key = P .. K.WORKER .. name .. K.worker_lease
-  local lease = redis_call('GET', key)
+  local lease = redis_call('MGET', key)[1]
   if not lease then
-    return false
+    -- A key of a wrong type must not stop the sweep. It counts as a lease, and `check` reports it.
+    return redis_call('EXISTS', key) == 1
   end
   rare.lease.cut(key, rare.lease.length_ms(lease))
   return true

@@ -1,9 +1,9 @@
 -- indexes: checks of the keys that all objects share.
 
 -- The fields of seriatim.meta, and the forms of those that are no whole numbers below 2^53.
-local META_FIELDS = { 'schema', 'partitions', 'event.log', 'event.log.keep', 'names.next', 'names.cursor', 'names.indexed', 'clock', 'clock.step',
+local META_FIELDS = { 'schema', 'partitions', 'event.log.keep', 'names.next', 'names.cursor', 'names.indexed', 'clock', 'clock.step',
   'clock.ahead', 'clock.gained', 'groups.lost', 'cursors.secret' }
-local META_FORMS = { ['event.log'] = '^on$', ['names.cursor'] = '^%d+$', ['clock.step'] = '^%d+ %a+ %d+$', ['groups.lost'] = '^%(%S+ %-%d+$',
+local META_FORMS = { ['names.cursor'] = '^%d+$', ['clock.step'] = '^%d+ %a+ %d+$', ['groups.lost'] = '^%(%S+ %-%d+$',
   ['cursors.secret'] = '^' .. string.rep('%x', 64) .. '$' }
 
 -- Returns the checks. `find`, `expect`, `shared`, `whole`: functions of check.lua.
@@ -109,12 +109,9 @@ local function checks_with(find, expect, shared, whole)
     if #groups > rare.group.LISTS_MAX + 1 then
       return find('layout', K.event_groups, ' has more than ', rare.group.LISTS_MAX + 1, ' groups')
     end
-    -- The lowest score, and the highest one.
-    for _, edge in ipairs({ groups[1] and '0', groups[2] and '-1' }) do
-      local group, score = unpack(redis_call('ZRANGE', P .. K.event_groups, edge, edge, 'WITHSCORES'))
-      if not rare.shares.is_pass(tonumber(score)) then
-        find('layout', K.event_groups, ' has the group ', group, ' with the score ', score, ', so turns are not fair: `seriatim repair` mends it')
-      end
+    local stuck = groups[1] and rare.shares.without_turns() or 0
+    if stuck > 0 then
+      find('layout', K.event_groups, ' has ', stuck, ' groups with a score that no group can have, so they have no turns: `seriatim repair` mends it')
     end
     -- Marks in the lists do not count.
     local has_times, count = shared(K.event_groups_times, 'hash'), 0
@@ -131,8 +128,7 @@ local function checks_with(find, expect, shared, whole)
     end
   end
 
-  -- Checks the fields of seriatim.meta of which scripts read values. Workers take a value of another form
-  -- as absent, but for the version of the protocol.
+  -- Checks the fields of seriatim.meta of which scripts read values. Workers write each of them again.
   local function check_meta()
     local values = redis_call('HMGET', P .. K.meta, unpack(META_FIELDS))
     for at, field in ipairs(META_FIELDS) do

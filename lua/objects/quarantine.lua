@@ -3,11 +3,18 @@
 -- The reply has no further dropped names and lost keys if it has so many texts.
 local TEXTS_MAX = 128
 
+-- What is wrong with a text that should be an id, or numbers of a batch.
+local NO_ID, NO_ROOM = ' is no id', ' leaves no room for new ids'
+
 -- Returns the reason for the quarantine of an object: its key `wrong`, without prefix, has a wrong
--- type or is absent. Joins the texts, because string.format would cut a name at a NUL.
-local function why_of(wrong)
+-- type or is absent. `what`: what is wrong with it if it is a string (nil: that it is one). Joins the
+-- texts, because string.format would cut a name at a NUL.
+local function why_of(wrong, what)
   local kind = redis_call('TYPE', P .. wrong).ok
-  return 'quarantine: ' .. wrong .. (kind == 'none' and ' is absent' or ' is a ' .. kind)
+  if kind ~= 'string' or not what then
+    what = kind == 'none' and ' is absent' or ' is a ' .. kind
+  end
+  return 'quarantine: ' .. wrong .. what
 end
 
 -- Returns whether the reply is the error of a wrong type. Raises any other error, because such an
@@ -59,9 +66,9 @@ local function wrong_of(slot, object, reply)
 end
 
 -- Quarantines the object of a slot without a batch; `wrong`: the key of a wrong type, or the absent
--- key, without prefix. `why`: the reason, if it is another one.
-local function put(slot, object, wrong, why)
-  why = why or why_of(wrong)
+-- key, without prefix. `what`: as for `why_of`.
+local function put(slot, object, wrong, what)
+  local why = why_of(wrong, what)
   rare.hold.object(rare.worker.at(slot.owner), object, 'inf', rare.tag.held_text('0', 0, 0, 0, why))
   redis_try('ZREM', P .. K.objects_paused, object)
   note(object, why)
@@ -110,8 +117,7 @@ local function refused(slot, object, owner, last, last_id)
     put(slot, object, object .. K.events)
     return 'wrong'
   elseif last and not (last_id and rare.counter.rise_above(last_id)) or not last and redis_call('EXISTS', P .. object .. K.last_event_id) == 1 then
-    local key = object .. K.last_event_id
-    put(slot, object, key, last and 'quarantine: ' .. key .. (last_id and ' leaves no room for new ids' or ' is no id'))
+    put(slot, object, object .. K.last_event_id, last_id and NO_ROOM or NO_ID)
     return 'wrong'
   end
   -- OBJ:event.worker has a wrong type, but the object is held. A claim would pass over its held
@@ -123,6 +129,6 @@ local function refused(slot, object, owner, last, last_id)
 end
 
 return {
-  why_of = why_of, is_wrong_type = is_wrong_type, note = note, report_foreign = report_foreign, report_lost = report_lost, wrong_of = wrong_of, put = put,
+  NO_ID = NO_ID, NO_ROOM = NO_ROOM, why_of = why_of, is_wrong_type = is_wrong_type, note = note, report_foreign = report_foreign, report_lost = report_lost, wrong_of = wrong_of, put = put,
   put_without_batch = put_without_batch, put_held = put_held, put_batch = put_batch, refused = refused,
 }

@@ -147,7 +147,7 @@ local function mend_groups()
     -- If the list was lost, its marks may still be counted.
     count = count + math.max((type(length) == 'number' and length or 0) - (times and times.marks or 0), 0)
     if not rare.shares.is_pass(score) then
-      rare.mend.step('group', 'group ' .. group .. ' has its next turn first, because its score in ' .. K.event_groups .. ' was ' .. groups[at + 1], function()
+      rare.mend.step('group', 'group ' .. group .. ' has turns again, as one of normal priority; its score in ' .. K.event_groups .. ' was ' .. groups[at + 1], function()
         redis_call('ZADD', P .. K.event_groups, rare.shares.first_pass(0), group)
       end)
     elseif score >= rare.shares.PARKED - rare.shares.CLASS then

@@ -29,7 +29,8 @@ local function claim_batch(slot, object, last, held_id)
   -- New ids must be above the ids of this batch.
   wrong = wrong or not rare.counter.rise_above(ids.after(tonumber(first), count - 1)) and K.events_held_id
   if wrong or count == 0 then
-    local why = rare.quarantine.why_of(object .. (wrong or K.events_held))
+    local what = wrong == K.last_event_id and rare.quarantine.NO_ID or wrong == K.events_held_id and rare.quarantine.NO_ROOM or nil
+    local why = rare.quarantine.why_of(object .. (wrong or K.events_held), what)
     redis_call('ZADD', P .. K.objects_held, 'inf', object)
     local numbers = rare.tag.held_text(first, handouts, attempts, crashes, why)
     if not wrong then

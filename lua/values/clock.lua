@@ -116,7 +116,7 @@ end
 -- Returns the number of moved held objects, and whether more is to be moved.
 local function follow_clock(noted, step, now_ms)
   local key, noted_ms, now_text = P .. K.meta, ids.parse(noted or ''), string.format('%.0f', now_ms)
-  local back_ms, next_one, cursor = string.match(step or '', '^(%d+) (%a+) (%S+)$')
+  local back_ms, next_one, cursor = string.match(step or '', '^(%d+) (%a+) (%d+)$')
   back_ms = tonumber(back_ms) or 0
   if noted_ms and now_ms < noted_ms - STEP_MS then
     back_ms = back_ms + noted_ms - now_ms

@@ -20,7 +20,7 @@ end
 
 -- Returns the length of the lease, ms; nil if the value has none.
 local function length_ms(lease)
-  return tonumber(string.match(lease, ' (%d+)ms$'))
+  return ids.parse(string.match(lease, ' (%d+)ms$') or '')
 end
 
 -- The time after which a lease ends that has no end and no length, ms.

@@ -67,6 +67,12 @@ local function prefix_of(selector)
   end
 end
 
+-- Returns a number above 0; nil for any other text, such as `nan`, with which nothing can be computed.
+local function positive(text)
+  local number = tonumber(text)
+  return number and number > 0 and number <= ids.MAX and number or nil
+end
+
 -- Returns the parts of the value of a share; nil if it is none. A part that is not set is nil.
 local function parse(text)
   local weight, priority, in_flight, rate, burst, set_ms = string.match(text or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (%d+) %d+ ')
@@ -74,7 +80,7 @@ local function parse(text)
     return nil
   end
   return {
-    weight = tonumber(weight), class = CLASSES[priority], in_flight = tonumber(in_flight), rate = tonumber(rate), burst = tonumber(burst),
+    weight = positive(weight), class = CLASSES[priority], in_flight = positive(in_flight), rate = positive(rate), burst = positive(burst),
     set_ms = tonumber(set_ms),
   }
 end
@@ -84,9 +90,27 @@ local function class_of(score)
   return score < 0 and -1 or score < CLASS and 0 or 1
 end
 
--- Returns whether a score of event.groups is one that a group can have, in any class.
+-- The scores that groups can have: those of the three classes, and those of groups that wait for a limit.
+local PASSES = { { -CLASS, 2 * CLASS }, { PARKED - CLASS, PARKED + 2 * CLASS } }
+
+-- Returns whether a score of event.groups is one that a group can have.
 local function is_pass(score)
-  return score >= -CLASS and score < PARKED + 2 * CLASS
+  for _, range in ipairs(PASSES) do
+    if score >= range[1] and score < range[2] then
+      return true
+    end
+  end
+  return false
+end
+
+-- Returns the number of groups with a score that no group can have. They never have a turn.
+local function without_turns()
+  local key = P .. K.event_groups
+  local count = redis_call('ZCARD', key)
+  for _, range in ipairs(PASSES) do
+    count = count - redis_call('ZCOUNT', key, range[1], string.format('(%.0f', range[2]))
+  end
+  return count
 end
 
 -- Returns the weight and the class of a group. They come from the longest prefix with a share that
@@ -175,6 +199,6 @@ end
 
 return {
   SHARES_MAX = SHARES_MAX, PARTS_MAX = PARTS_MAX, CLASS = CLASS, PARKED = PARKED, CLASSES = CLASSES, prefixes_of = prefixes_of, selector_of = selector_of,
-  prefix_of = prefix_of, parse = parse, class_of = class_of, is_pass = is_pass, weigh = weigh, pass_behind = pass_behind,
+  prefix_of = prefix_of, parse = parse, class_of = class_of, is_pass = is_pass, without_turns = without_turns, weigh = weigh, pass_behind = pass_behind,
   first_pass = first_pass, look_again = look_again, release = release, epoch_of = epoch_of, used_of = used_of, used_text = used_text,
 }

@@ -250,8 +250,6 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
         layout shared key: seriatim.meta has a field clock.step that is not as workers write it: delete that field
         > HSET seriatim.meta cursors.secret 00ff
         layout shared key: seriatim.meta has a field cursors.secret that is not as workers write it: delete that field
-        > HSET seriatim.meta event.log yes
-        layout shared key: seriatim.meta has a field event.log that is not as workers write it: delete that field
         > HSET seriatim.meta groups.lost 5
         layout shared key: seriatim.meta has a field groups.lost that is not as workers write it: delete that field
         > HSET seriatim.meta clock nan
@@ -393,10 +391,15 @@ async fn what_is_wrong_with_the_lists_of_groups_is_told() {
         > SET event.groups.waiting 2; LPUSH event.group:g:waiting x; ZADD event.groups 3 g 3 empty
         layout shared key: event.groups.waiting is 2, but the lists of all groups have 1 names: set it to 1
         > SET event.groups.waiting 2; LPUSH event.group:g:waiting x; LPUSH event.group:h:waiting y; ZADD event.groups 1e300 g -1099511627777 h
-        layout shared key: event.groups has the group g with the score 1.0000000000000001e+300, so turns are not fair: `seriatim repair` mends it
-        layout shared key: event.groups has the group h with the score -1099511627777, so turns are not fair: `seriatim repair` mends it
+        layout shared key: event.groups has 2 groups with a score that no group can have, so they have no turns: `seriatim repair` mends it
+        > SET event.groups.waiting 2; LPUSH event.group:g:waiting x; LPUSH event.group:h:waiting y; ZADD event.groups 2199023255552 g 3298534883327 h
+        layout shared key: event.groups has 2 groups with a score that no group can have, so they have no turns: `seriatim repair` mends it
         > SET event.groups.waiting 2; LPUSH event.group:g:waiting x; LPUSH event.group:h:waiting y; ZADD event.groups 6597069766656 g 6597069766655 h
-        layout shared key: event.groups has the group g with the score 6597069766656, so turns are not fair: `seriatim repair` mends it
+        layout shared key: event.groups has 1 groups with a score that no group can have, so they have no turns: `seriatim repair` mends it
+        > SET event.groups.waiting 2; LPUSH event.group:g:waiting x; LPUSH event.group:h:waiting y; ZADD event.groups -1099511627776 g 2199023255551 h
+        nothing
+        > SET event.groups.waiting 2; LPUSH event.group:g:waiting x; LPUSH event.group:h:waiting y; ZADD event.groups 3298534883328 g 6597069766655 h
+        nothing
         > SET event.groups.waiting many
         layout shared key: event.groups.waiting is many, but the lists of all groups have 0 names: set it to 0
         > LPUSH event.group:g:waiting x

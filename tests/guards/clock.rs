@@ -259,3 +259,24 @@ async fn what_is_grouped_stays_due_when_the_clock_steps_back() {
     assert_due(&scene, "timed", now + 10 * MINUTE_MS).await;
     assert_eq!(scene.due("aside").await, Some(-(aside as f64)));
 }
+
+/// Story: a cursor that was no number in `clock.step` ended every sweep, so no dead name was taken over.
+#[tokio::test]
+async fn a_damaged_step_ends_no_sweep() {
+    for step in [
+        "5 held nan",
+        "5 glitch nan",
+        "5 departed inf",
+        "nan rules 0",
+        "x",
+    ] {
+        let (scene, now) = scene().await;
+        let given = format!(
+            "HSET seriatim.meta clock {now} clock.step '{step}'; hold x:1 {} '7 0 1 0 no' 1",
+            now + HOUR_MS
+        );
+        scene.add(&given).await;
+        assert_eq!(swept(&scene).await.moved, 0, "{step}");
+        assert_due(&scene, "x:1", now + HOUR_MS).await;
+    }
+}

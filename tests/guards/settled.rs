@@ -168,7 +168,7 @@ async fn any_number_of_bytes_per_batch_leaves_room_for_ids() {
 /// with its events.
 #[tokio::test]
 async fn a_held_batch_without_a_valid_last_id_waits_for_an_operator() {
-    for (command, kind) in [("SET", "string"), ("LPUSH", "list")] {
+    for (command, what) in [("SET", "no id"), ("LPUSH", "a list")] {
         let given = "hold work:1 1 '1 1 2 0 retry: down' 1 2";
         let scene = Scene::given(given).await;
         scene
@@ -176,7 +176,7 @@ async fn a_held_batch_without_a_valid_last_id_waits_for_an_operator() {
             .await;
         let answer = call(&scene, BOUNDS, |slots| slots.free(0)).await;
         assert_eq!(answer.objects(), [""; 0]);
-        let why = format!("quarantine: work:1:last.event.id is a {kind}");
+        let why = format!("quarantine: work:1:last.event.id is {what}");
         assert_eq!(answer.texts(), [format!("work:1: {why}")]);
         let changes = "objects.held = <work:1: inf>\nwork:1: events.held.id = 1 1 2 0 ";
         scene.changed(&format!("{changes}{why}")).await;

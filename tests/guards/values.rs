@@ -176,7 +176,7 @@ async fn a_lease() {
         length: Some(LEASE),
     };
     let (body, lease) = ("return rare.lease.length_ms(ARGV[1])", lease.to_string());
-    let length_ms: u64 = Lua::new().run("lease", body, lease).await;
+    let length_ms: u64 = Lua::new().run("ids lease", body, lease).await;
     assert_eq!(u128::from(length_ms), LEASE.as_millis());
 }
 
@@ -462,7 +462,7 @@ async fn a_share() {
             local text = function(part) return string.format('%.17g', part or -1) end
             return { text(s.weight), text(s.class or 9), text(s.in_flight), text(s.rate), text(s.burst), text(s.set_ms) }
         ";
-        let parts: Vec<String> = lua.run("shares", body, text).await;
+        let parts: Vec<String> = lua.run("ids shares", body, text).await;
         let share = ShareValue::read(text.as_bytes()).expect("a share");
         let number = |part: Option<u64>| part.map_or("-1".to_owned(), |part| part.to_string());
         let class = share.priority.map_or("9", |priority| match priority {
@@ -489,7 +489,9 @@ async fn a_share() {
         " 5 high - - - 1700 0 ",
     ] {
         let text = text.as_bytes();
-        let read = lua.has("shares", "rare.shares.parse(ARGV[1])", text).await;
+        let read = lua
+            .has("ids shares", "rare.shares.parse(ARGV[1])", text)
+            .await;
         assert!(!read && ShareValue::read(text).is_none(), "{text:?}");
     }
 }
@@ -505,7 +507,7 @@ async fn the_prefixes_of_a_name() {
         (":a::b:", 8, &["", ":a", ":a:", ":a::b", ":a::b:"]),
     ] {
         let body = "return rare.shares.prefixes_of(ARGV[1], tonumber(ARGV[2]))";
-        let prefixes: Vec<String> = lua.run("shares", body, (name, most)).await;
+        let prefixes: Vec<String> = lua.run("ids shares", body, (name, most)).await;
         assert_eq!(prefixes, expected, "{name} {most}");
     }
     for (selector, prefix, parts) in [
@@ -515,12 +517,12 @@ async fn the_prefixes_of_a_name() {
         ("a:b:c:d:e:f:g:h:*", "a:b:c:d:e:f:g:h", 8),
     ] {
         let body = "return { rare.shares.prefix_of(ARGV[1]) }";
-        let found: (String, u64) = lua.run("shares", body, selector).await;
+        let found: (String, u64) = lua.run("ids shares", body, selector).await;
         assert_eq!(found, (prefix.to_owned(), parts), "{selector}");
     }
     for selector in ["*", ":*", "a", "a:", "a*", "a:b:c:d:e:f:g:h:i:*"] {
         let text = selector.as_bytes();
-        let has = lua.has("shares", "rare.shares.prefix_of(ARGV[1])", text);
+        let has = lua.has("ids shares", "rare.shares.prefix_of(ARGV[1])", text);
         assert!(!has.await, "{selector}");
     }
 }
@@ -558,7 +560,7 @@ async fn the_pass_of_a_new_group() {
             for _, score in ipairs(ARGV) do redis_call('ZADD', 'event_groups', score, score) end
             return { rare.shares.first_pass(-1), rare.shares.first_pass(0), rare.shares.first_pass(1) }
         ";
-        let passes: Vec<String> = lua.run("shares", body, scores).await;
+        let passes: Vec<String> = lua.run("ids shares", body, scores).await;
         let expected = [high, normal, low].map(|pass: f64| pass.to_string());
         assert_eq!(passes, expected, "{groups:?}");
     }
@@ -572,7 +574,7 @@ async fn the_events_that_a_share_has_taken() {
     let text_after = async |text: &str, now_ms: u64| -> String {
         let body =
             "return rare.shares.used_text(rare.shares.used_of(ARGV[1]), 2, nil, tonumber(ARGV[2]))";
-        lua.run("shares", body, (text, now_ms)).await
+        lua.run("ids shares", body, (text, now_ms)).await
     };
     for (now_ms, expected) in [
         (79_999, "11 8 7 8 5"),

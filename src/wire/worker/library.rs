@@ -87,7 +87,7 @@ impl Library {
         format!(
             "#!lua name={PREFIX}{hash}\n\
              local function make()\n\
-             if collectgarbage then collectgarbage('setstepmul', {COLLECTOR_SPEED}) end\n\
+             pcall(function() collectgarbage('setstepmul', {COLLECTOR_SPEED}) end)\n\
              {body}\nend\n\
              local made\n\
              redis.register_function{{ function_name = '{script}_{hash}', flags = {{ {} }}, \

@@ -52,8 +52,9 @@ async fn a_name_with_a_lease_is_looked_at_again() {
 #[tokio::test]
 async fn a_lease_without_an_end_gets_one() {
     let keys = "
-        HSET event.workers endless '1 t 7' bare '1 t 7'
-        ZADD event.workers.watched 1 endless 1 bare
+        HSET event.workers endless '1 t 7' bare '1 t 7' long '1 t 7' odd '1 t 7'
+        ZADD event.workers.watched 1 endless 1 bare 1 long 1 odd
+        SET event.worker:long:lease 't host 1 1 99999999999999999999999ms'; LPUSH event.worker:odd:lease x
         SET event.worker:endless:lease 't host 1 1 120000ms'
         SET event.worker:bare:lease 't host 1 1'
     ";
@@ -62,6 +63,10 @@ async fn a_lease_without_an_end_gets_one() {
     assert_eq!(left_ms(&scene, "endless").await, 120_000);
     // The value does not tell the length.
     assert_eq!(left_ms(&scene, "bare").await, 600_000);
+    assert_eq!(left_ms(&scene, "long").await, 600_000);
+    // A key of a wrong type counts as a lease.
+    let watched = "<bare: NOW+1m, endless: NOW+1m, long: NOW+1m, odd: NOW+1m>";
+    assert_eq!(scene.at("event.workers.watched").await, watched);
     scene.add("PERSIST event.worker:bare:lease").await;
     scene.add("own bare.0 a:1 7 1").await;
     let control = crate::support::control(&scene.conn().await, &scene.keys);

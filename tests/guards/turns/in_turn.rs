@@ -171,20 +171,20 @@ async fn the_counter_rises_above_a_held_batch() {
 /// object waits for an operator.
 #[tokio::test]
 async fn a_held_batch_with_a_wrong_key_is_not_claimed() {
-    for (wrong, key, kind) in [
-        ("LPUSH a:1:last.event.id 6", "a:1:last.event.id", "list"),
-        ("SET a:1:last.event.id wrong", "a:1:last.event.id", "string"),
+    for (wrong, key, what) in [
+        ("LPUSH a:1:last.event.id 6", "a:1:last.event.id", "a list"),
+        ("SET a:1:last.event.id wrong", "a:1:last.event.id", "no id"),
         (
             "DEL a:1:events.held; SET a:1:events.held wrong",
             "a:1:events.held",
-            "string",
+            "a string",
         ),
     ] {
         let scene = Scene::given("hold a:1 1 '7 0 1 0 retry: down' 1").await;
         scene.add(wrong).await;
         assert_eq!(claim(&scene, 1, BOUNDS).await, [""; 0], "{wrong}");
         assert_eq!(scene.due("a:1").await, Some(f64::INFINITY), "{wrong}");
-        let why = format!("7 0 1 0 quarantine: {key} is a {kind}");
+        let why = format!("7 0 1 0 quarantine: {key} is {what}");
         assert_eq!(scene.held_id("a:1").await, Some(why));
     }
 }

@@ -120,3 +120,26 @@ async fn a_group_with_a_long_name_has_no_list() {
         );
     }
 }
+
+/// Story: a weight that was no number in a share ended each claim of all workers. It counts as not set, as
+/// does any other number with which nothing can be computed.
+#[tokio::test]
+async fn a_number_of_a_share_that_is_none_stops_no_claim() {
+    for share in [
+        "nan - - - - 1700 2 me",
+        "0 - - - - 1700 2 me",
+        "-1 - - - - 1700 2 me",
+        "1e300 - - - - 1700 2 me",
+        "1 - - nan nan 1700 2 me",
+        "1 - - 0 0 1700 2 me",
+        "1 - nan inf 5 1700 2 me",
+    ] {
+        let scene = Scene::given("queue a 0 a:1..3; queue b 0 b:1..3").await;
+        let given = format!("HSET event.shares a:* '{share}'; SET event.shares.summary '2 1 1700'");
+        scene.add(&given).await;
+        let mut claimed = claim(&scene, 8, GROUPED).await;
+        claimed.sort_unstable();
+        let all = ["a:1", "a:2", "a:3", "b:1", "b:2", "b:3"];
+        assert_eq!(claimed, all, "{share}");
+    }
+}

@@ -65,15 +65,15 @@ impl Call<'_> {
             self.rise_above(last);
         }
         match queued {
-            None => self.quarantine(slot, name, ":events", "hash"),
+            None => self.quarantine(slot, name, ":events", "a hash"),
             Some(0) => return Got::Empty,
             Some(_) if self.state.object(name).last_id().is_none() => {
-                let kind = if self.state.object(name).last == Key::Wrong {
-                    "hash"
+                let defect = if self.state.object(name).last == Key::Wrong {
+                    "a hash"
                 } else {
-                    "string"
+                    "no id"
                 };
-                self.quarantine(slot, name, ":last.event.id", kind);
+                self.quarantine(slot, name, ":last.event.id", defect);
             }
             // An owner key of a wrong type counts as an absent owner. But a held batch of the
             // object must come first.
@@ -252,7 +252,7 @@ impl Call<'_> {
         let wrong = match held {
             Key::Wrong => Some((":events.held", "a hash")),
             Key::Right(_) if object.last == Key::Wrong => Some((":last.event.id", "a hash")),
-            Key::Right(_) if object.last_id().is_none() => Some((":last.event.id", "a string")),
+            Key::Right(_) if object.last_id().is_none() => Some((":last.event.id", "no id")),
             Key::Right(batch) if batch.is_empty() => Some((":events.held", "absent")),
             Key::Right(_) => None,
         };

@@ -300,7 +300,7 @@ impl Call<'_> {
         };
         match self.take(&slot.w, name, most) {
             None if self.state.object(name).queue == Key::Wrong => {
-                self.quarantine(slot, name, ":events", "hash")
+                self.quarantine(slot, name, ":events", "a hash")
             }
             None => self.postpone(slot, name),
             Some(events) if events.is_empty() => {
@@ -478,14 +478,14 @@ impl Call<'_> {
         }
     }
 
-    /// Holds the object for an operator, because of a key of a wrong type.
-    fn quarantine(&mut self, slot: &Slot, name: &Name, key: &str, kind: &str) {
+    /// Holds the object for an operator, because of a key with this defect.
+    fn quarantine(&mut self, slot: &Slot, name: &Name, key: &str, defect: &str) {
         let why = [
             b"quarantine: ",
             &name[..],
             key.as_bytes(),
-            b" is a ",
-            kind.as_bytes(),
+            b" is ",
+            defect.as_bytes(),
         ]
         .concat();
         self.state.hold(
