@@ -164,7 +164,7 @@ fn bad_usage_is_explained() {
 }
 
 const LINES: &str = "\u{feff}{\"object\":\"a\",\"event\":{\"n\":1,  \"big\": 90071992547409931234, \"a\":1}}\r\n\n  \n\
-                     {\"event\":2,\"object\":\"b\",\"other\":[{\"event\":0}]}\n{\"object\":\"a\",\"event\":0,\"event\":\"\\u00e9\"}";
+                     {\"event\":2,\"object\":\"b\",\"other\":[{\"event\":0}],\"data\":null,\"subevents\":[]}\n{\"object\":\"a\",\"event\":0,\"event\":\"\\u00e9\"}";
 const EVENTS_OF_A: [&str; 2] = [
     "{\"n\":1,  \"big\": 90071992547409931234, \"a\":1}",
     "\"\\u00e9\"",
@@ -253,7 +253,7 @@ fn it_stops_at_the_first_bad_line_and_goes_on_behind_it() {
             "the member \"subevents\"",
         ),
         (
-            "{\"object\":\"a\",\"event\":1,\"data\":null}",
+            "{\"object\":\"a\",\"event\":1,\"data\":{}}",
             "the member \"data\"",
         ),
         (

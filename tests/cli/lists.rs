@@ -261,10 +261,22 @@ async fn following_the_log_outlives_a_refusal() {
             "{message}"
         );
         console.run::<redis::Value>(restore).await;
-        assert_eq!(follow.message(), "seriatim: Redis answers again\n");
+        assert_eq!(follow.message(), "seriatim: the log can be read again\n");
         row(&redis, id).await;
         assert_eq!(follow.row(), id);
     }
+    // A new password, and an old connection that ends: the reason is reported, not only the outage.
+    console
+        .run::<String>(&["ACL", "SETUSER", "default", "resetpass", ">new"])
+        .await;
+    console
+        .run::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+        .await;
+    while !follow.message().contains("refuses to read the log") {}
+    console
+        .run::<String>(&["ACL", "SETUSER", "default", "nopass"])
+        .await;
+    assert_eq!(follow.message(), "seriatim: the log can be read again\n");
 }
 
 /// Waits until the command has read the event log to its end, so that it shows the next row.

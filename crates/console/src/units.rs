@@ -45,8 +45,14 @@ pub fn instant(text: &str) -> Result<SystemTime, String> {
 /// 59, because the time may be that of a leap second, and it reads offsets of 24 and 25 hours, which RFC
 /// 3339 does not allow.
 fn odd_clock(text: &str) -> Option<&'static str> {
+    // The name of a zone may follow in brackets.
+    let text = text.split('[').next().unwrap_or_default();
     let (_, clock) = text.split_once(['T', 't', ' '])?;
-    if clock.get(6..8) == Some("60") {
+    let seconds = match clock.contains(':') {
+        true => clock.get(6..8),
+        false => clock.get(4..6),
+    };
+    if seconds == Some("60") {
         return Some("a minute has no second 60");
     }
     let (_, offset) = clock.rsplit_once(['+', '-'])?;
@@ -156,7 +162,12 @@ mod tests {
         for (text, why) in [
             ("2026-12-24T18:00:60Z", "no second 60"),
             ("2026-12-24 18:00:60+01:00", "no second 60"),
+            ("20261224T180060Z", "no second 60"),
             ("2026-12-24T18:00:00+25:00", "less than 24 hours"),
+            (
+                "2026-12-24T18:00:00+25:00[America/Port-au-Prince]",
+                "less than 24 hours",
+            ),
             ("2026-12-24T18:00:00.5-24:00", "less than 24 hours"),
         ] {
             let error = instant(text).expect_err("it is no time");

@@ -54,7 +54,9 @@ impl FromStr for Target {
         };
         let is_misspelled = |name: &str| name != "batch" && name.eq_ignore_ascii_case("batch");
         if url.query_pairs().any(|(name, _)| is_misspelled(&name)) {
-            return Err(refused("write batch= in lower case"));
+            return Err(refused(
+                "the name batch is a setting of the sink; write batch= in lower case",
+            ));
         }
         let mut batches = url
             .query_pairs()

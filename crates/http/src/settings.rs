@@ -59,9 +59,9 @@ struct LastRead {
     texts: Vec<Vec<u8>>,
 }
 
-/// The properties of a file of which one changes with its content: the time of its last change (the
-/// time of its content can be set to any time), its size, and its number.
-type Stamp = (i64, i64, u64, u64, u64);
+/// The properties of a file of which one changes with its content: the times of its content (which can be
+/// set to any time) and of its last change, its size, and its number.
+type Stamp = ([i64; 4], u64, u64, u64);
 
 impl Settings {
     /// Reads the settings for the first time. `needs_tls`: whether a URL begins with `https`.
@@ -195,8 +195,12 @@ fn stamps(options: &Options) -> Vec<Option<Stamp>> {
     let stamp = |path: &Path| {
         let file = std::fs::metadata(path).ok()?;
         Some((
-            file.ctime(),
-            file.ctime_nsec(),
+            [
+                file.mtime(),
+                file.mtime_nsec(),
+                file.ctime(),
+                file.ctime_nsec(),
+            ],
             file.len(),
             file.ino(),
             file.dev(),

@@ -32,7 +32,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
             .extensions
             .get::<MatchedPath>()
             .map_or(parts.uri.path(), MatchedPath::as_str);
-        check_escapes(&parts.uri)?;
         let known = parameters::of(&parts.method, path);
         parameters::check(known, &parts.uri)?;
         Ok(Self {
@@ -41,24 +40,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
             uri: parts.uri.clone(),
             known,
         })
-    }
-}
-
-/// Refuses a percent sign without two hexadecimal digits. It would count as itself, so a misspelled
-/// escape would name another object.
-fn check_escapes(uri: &Uri) -> Result<(), Problem> {
-    let parts = [uri.path(), uri.query().unwrap_or_default()];
-    let is_escape = |rest: &str| {
-        rest.as_bytes()
-            .get(..2)
-            .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-    };
-    let is_sound = |part: &&str| part.split('%').skip(1).all(is_escape);
-    match parts.iter().all(is_sound) {
-        true => Ok(()),
-        false => Err(Problem::bad_request(
-            "the URL has a % without two hexadecimal digits; write %25 for a %",
-        )),
     }
 }
 

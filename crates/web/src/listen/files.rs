@@ -19,9 +19,9 @@ use super::LOG;
 /// Interval at which the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The properties of a file of which one changes with its content: the time of its last change (the
-/// time of its content can be set to any time), its size, and its number.
-type Stamp = (i64, i64, u64, u64, u64);
+/// The properties of a file of which one changes with its content: the times of its content (which can be
+/// set to any time) and of its last change, its size, and its number.
+type Stamp = ([i64; 4], u64, u64, u64);
 
 /// Files that are read together.
 pub(super) struct Files {
@@ -119,8 +119,12 @@ fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
     let stamp = |path: &PathBuf| {
         let file = std::fs::metadata(path).ok()?;
         Some((
-            file.ctime(),
-            file.ctime_nsec(),
+            [
+                file.mtime(),
+                file.mtime_nsec(),
+                file.ctime(),
+                file.ctime_nsec(),
+            ],
             file.len(),
             file.ino(),
             file.dev(),

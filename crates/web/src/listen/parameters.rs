@@ -74,10 +74,29 @@ pub(super) fn of(method: &Method, path: &str) -> &'static [&'static str] {
 
 /// Checks that the query has only these parameters.
 pub(super) fn check(known: &'static [&'static str], uri: &Uri) -> Result<(), Problem> {
+    check_escapes(uri)?;
     let query = uri.query().unwrap_or_default().as_bytes();
     match form_urlencoded::parse(query).find(|(name, _)| !known.contains(&&**name)) {
         None => Ok(()),
         Some((name, _)) => Err(unknown("parameter", &name, known)),
+    }
+}
+
+/// Refuses a percent sign without two hexadecimal digits. It would count as itself, so a misspelled
+/// escape would name another object.
+fn check_escapes(uri: &Uri) -> Result<(), Problem> {
+    let parts = [uri.path(), uri.query().unwrap_or_default()];
+    let is_escape = |rest: &str| {
+        rest.as_bytes()
+            .get(..2)
+            .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    let is_sound = |part: &&str| part.split('%').skip(1).all(is_escape);
+    match parts.iter().all(is_sound) {
+        true => Ok(()),
+        false => Err(Problem::bad_request(
+            "the URL has a % without two hexadecimal digits; write %25 for a %",
+        )),
     }
 }
 

@@ -218,9 +218,13 @@ impl Plan {
         const PARTS: [&str; 3] = ["subevents", "data", "idempotency_key"];
         let is_line = self.object_field == Pointer::member("object")
             && self.event_field == Pointer::member("event");
-        PARTS
-            .into_iter()
-            .find(|part| is_line && Pointer::member(part).find(line).is_some())
+        // A program may write each member, also those without a value.
+        let is_set = |part: &&str| {
+            Pointer::member(part)
+                .find(line)
+                .is_some_and(|value| !matches!(value.get(), "null" | "[]"))
+        };
+        PARTS.into_iter().find(|part| is_line && is_set(part))
     }
 
     /// Returns the object, the event, and the task of one line; `None` if the line is empty.

@@ -31,8 +31,8 @@ use seriatim_console::units;
 /// Subevents follow the event directly; no other event comes between them.
 ///
 /// `seriatim emit --from FILE` emits a file of lines such as
-/// {"object":"work:1","event":{"type":"created"}}, in order. It stops at the first invalid line and
-/// prints how to continue. --tasks schedules a file of tasks.
+/// {"object":"work:1","event":{"type":"created"}}, in order. It stops at the first invalid line, or at one
+/// with subevents or data, and prints how to continue. --tasks schedules a file of tasks.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "seriatim emit [OPTIONS] OBJECT EVENT [SUBEVENT]...\n       seriatim emit [OPTIONS] --from FILE",

@@ -12,6 +12,15 @@ use seriatim_console::shown::{self, Level};
 /// Wait before the next connection attempt.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
+/// The reason why the log cannot be read.
+#[derive(PartialEq, Eq)]
+enum Away {
+    /// Redis does not answer. The texts of such errors differ from one try to the next.
+    Outage,
+    /// Redis refuses with this text.
+    Refused(String),
+}
+
 /// The state of `seriatim log --follow`.
 pub(super) struct Follower<'a> {
     global: &'a Global,
@@ -21,8 +30,8 @@ pub(super) struct Follower<'a> {
     written: u64,
     /// Position of the end of the log, as of its last read.
     end: Option<Cursor>,
-    /// Whether the last report said that the log cannot be read.
-    is_away: bool,
+    /// The last report that the log cannot be read; after it can be read again none.
+    away: Option<Away>,
 }
 
 impl<'a> Follower<'a> {
@@ -32,7 +41,7 @@ impl<'a> Follower<'a> {
             since,
             written: 0,
             end: None,
-            is_away: false,
+            away: None,
         }
     }
 
@@ -41,43 +50,45 @@ impl<'a> Follower<'a> {
         (self.written, self.end) = (page.written, Some(page.end.clone()));
     }
 
-    /// If the error is an outage, or a refusal after the first read, waits until Redis can be reached,
-    /// and returns a new connection. Returns every other error at once.
+    /// Waits until Redis can be reached, and returns a new connection. Reports an outage once, and each
+    /// new reason of a refusal: a user may have lost a right, or have a new password.
     pub(super) async fn wait(&mut self, error: ControlError) -> anyhow::Result<Control> {
         let ControlError::Redis { source, .. } = &error else {
             return Err(shown::failure(error));
         };
-        let is_away = is_outage(source);
-        if !is_away && self.end.is_none() {
-            return Err(shown::failure(error));
-        }
-        if !self.is_away {
-            self.is_away = true;
-            let what = match is_away {
-                true => "Redis does not answer",
-                false => "Redis refuses to read the log",
-            };
-            shown::tell(
-                Level::Warn,
-                &format!("{what} ({}); waiting for it", describe(source)),
-            );
-        }
+        self.is_away(is_outage(source), describe(source));
         let route = self.global.route()?;
         loop {
             tokio::time::sleep(TRY_AGAIN).await;
             match open(&route).await {
                 Ok(conn) => return Ok(Control::new(conn).with_keys(self.global.keys()?)),
-                Err(error) if is_outage(&error) || self.end.is_some() => {}
-                Err(error) => return Err(cannot_connect(&route, &error)),
+                Err(error) => {
+                    let text = cannot_connect(&route, &error).to_string();
+                    self.is_away(is_outage(&error), text);
+                }
             }
+        }
+    }
+
+    /// Reports why the log cannot be read, if that is new.
+    fn is_away(&mut self, is_outage: bool, text: String) {
+        let (away, what) = match is_outage {
+            true => (Away::Outage, "Redis does not answer"),
+            false => (Away::Refused(text.clone()), "Redis refuses to read the log"),
+        };
+        if self.away.as_ref() != Some(&away) {
+            shown::tell(Level::Warn, &format!("{what} ({text}); waiting for it"));
+            self.away = Some(away);
         }
     }
 
     /// Returns whether the log went back since the last read, because Redis lost rows or was
     /// emptied. If so, reports this, and moves `after` back to a position that exists in the log.
     pub(super) fn went_back(&mut self, page: &LogPage, after: &mut Option<Cursor>) -> bool {
-        if std::mem::take(&mut self.is_away) {
-            shown::tell(Level::Info, "Redis answers again");
+        match self.away.take() {
+            Some(Away::Outage) => shown::tell(Level::Info, "Redis answers again"),
+            Some(Away::Refused(_)) => shown::tell(Level::Info, "the log can be read again"),
+            None => {}
         }
         let went_back = page.written < self.written
             || self.end.as_ref().is_some_and(|end| page.ends_before(end));

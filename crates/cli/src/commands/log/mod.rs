@@ -53,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["since", "follow"])]
     newest: bool,
     /// Do not end, but print each event when it is finalized. Without --since, print only events
-    /// that are finalized from now on. If Redis cannot be reached, wait for it
+    /// that are finalized from now on. If Redis cannot be reached, or refuses, wait for it
     #[arg(long)]
     follow: bool,
     /// Also show this top-level member of each event as the event's own time ("time" with --json)
