@@ -15,13 +15,13 @@ const A: Name = Name::from_static(b"a");
 /// The wrong key is found when the object is claimed, from its marker or from a pop. The same call
 /// claims another object.
 #[rstest]
-#[case(":events", "set")]
-#[case(":last.event.id", "set")]
-#[case(":last.event.id", "string")]
+#[case(":events", "a set")]
+#[case(":last.event.id", "a set")]
+#[case(":last.event.id", "no id")]
 #[tokio::test]
 async fn an_object_with_a_wrong_key_is_held_and_stops_nothing(
     #[case] suffix: &str,
-    #[case] kind: &str,
+    #[case] defect: &str,
     #[values(false, true)] popped: bool,
 ) {
     let (mut rig, mut p) = Rig::with_process(1).await;
@@ -35,15 +35,15 @@ async fn an_object_with_a_wrong_key_is_held_and_stops_nothing(
     if moved {
         rig.redis::<()>("RENAME", &[&wrong, &aside]).await;
     }
-    match kind {
-        "set" => rig.redis("SADD", &[&wrong, b"x"]).await,
+    match defect {
+        "a set" => rig.redis("SADD", &[&wrong, b"x"]).await,
         _ => rig.set(&wrong, b"no number").await,
     }
     let given = rig.advance(&mut p, WIDE).await;
     assert_eq!((&p.hand(0).object[..], given.next_due), (&b"b"[..], None));
     assert_eq!(
         given.quarantined,
-        [("a".to_owned(), format!("quarantine: a{suffix} is a {kind}"))]
+        [("a".to_owned(), format!("quarantine: a{suffix} is {defect}"))]
     );
     let state = rig.look().await;
     assert_eq!(
@@ -52,7 +52,7 @@ async fn an_object_with_a_wrong_key_is_held_and_stops_nothing(
     );
     assert_eq!(
         state.object(b"a").held_id,
-        Some(format!("0 0 0 0 quarantine: a{suffix} is a {kind}"))
+        Some(format!("0 0 0 0 quarantine: a{suffix} is {defect}"))
     );
     assert_eq!(state.worker("p.0").objects, [&b"b"[..]]);
     // After the key is repaired and the object is released, the object continues.
