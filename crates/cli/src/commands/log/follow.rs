@@ -1,6 +1,6 @@
 //! Follows the event log across outages of Redis. During an outage it waits, and then it continues
-//! after the last row shown. After the first read it also waits while Redis refuses the reads, because
-//! the user has lost a right, or the log has another type: an operator may put this right.
+//! after the last row shown. It also waits while Redis refuses: the user has lost a right, or the log has
+//! another type. An operator may put this right.
 
 use std::time::Duration;
 
