@@ -329,7 +329,7 @@ local function round()
   look_at_pairs()
   local cursor = state[2] or not is_within(state[3], PASS_MS) and '0'
   if cursor then
-    -- Of a text that is no cursor Redis would say so, and no sweep would ever end.
+    -- Redis refuses a text that is no cursor, and then each sweep would fail.
     index(#cursor < 20 and string.match(cursor, '^%d+$') or '0')
   end
   local most = math.floor(ROUND_KEYS / NAME_KEYS / 2)

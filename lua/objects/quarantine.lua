@@ -3,7 +3,7 @@
 -- The reply has no further dropped names and lost keys if it has so many texts.
 local TEXTS_MAX = 128
 
--- What is wrong with a text that should be an id, or numbers of a batch.
+-- The defects of a last id, and of the numbers of a held batch, in the reason of a quarantine.
 local NO_ID, NO_ROOM = ' is no id', ' leaves no room for new ids'
 
 -- Returns the reason for the quarantine of an object: its key `wrong`, without prefix, has a wrong

@@ -32,10 +32,10 @@ const AGAIN: Duration = Duration::from_secs(60);
 const LASTING: u32 = 60;
 /// Number of digits of the hash in the name of a library.
 const HASH_DIGITS: usize = 12;
-/// The speed of Lua's collector for the functions of the server, in percent of the speed at which
-/// memory is taken. Lua's default is 200. Redis lets the collector work after every 50 calls, and
-/// no other call waits for so long. Half of the speed halves that time. At less than 100, the
-/// collector may never end its work (Lua 5.1 Reference Manual, 2.10).
+/// The speed of Lua's collector for all functions of the server, in percent of the speed at which
+/// memory is taken. Lua's default is 200. After every 50 calls, Redis lets the collector work. These
+/// calls were the slowest ones of an idle server, and half of the speed halves that work. With less
+/// than 100, the collector may never end a cycle (Lua 5.1 Reference Manual, 2.10).
 const COLLECTOR_SPEED: u32 = 100;
 /// The beginning of the name of every library.
 pub(crate) const PREFIX: &str = "seriatim_";
