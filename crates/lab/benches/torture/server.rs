@@ -26,14 +26,15 @@ const MAY_LOSE: Duration = Duration::from_secs(2);
 /// a busy host may be older than this time.
 const MAY_WAIT: Duration = Duration::from_secs(60);
 
-/// Returns the oldest event of each queue and batch, and all events of schedules.
+/// Returns all events of queues, batches and schedules. In a queue the last is not always the one
+/// called first: an event of a schedule was called before events that were emitted ahead of it.
 const WAITING: &str = "
 local found = {}
 for _, pattern in ipairs({ '*:events', '*:events.held', 'event.worker:*:event', '*:events.scheduled' }) do
   for _, key in ipairs(redis.call('KEYS', pattern)) do
     local kind, events = redis.call('TYPE', key).ok, {}
     if kind == 'list' then
-      events = redis.call('LRANGE', key, '-1', '-1')
+      events = redis.call('LRANGE', key, '0', '-1')
     elseif kind == 'hash' then
       events = redis.call('HVALS', key)
     end
