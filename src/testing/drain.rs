@@ -39,7 +39,8 @@ pub enum DrainError {
     Patience {
         /// The given time.
         patience: Duration,
-        /// Remaining work at the last look before the time was over.
+        /// Remaining work at the last look before the time was over. If the time was too short for
+        /// a look: when the worker had stopped. If it was too short for a connection: nothing.
         unfinished: Unfinished,
         /// Results up to that moment.
         drained: Box<Drained>,
@@ -278,9 +279,12 @@ async fn run_until_done(
     }
     running.await?;
     match looked {
-        Ok(looked) => looked.map(|()| true).map_err(DrainError::from),
-        Err(_) => Ok(false),
+        Ok(looked) => looked?,
+        // No look has ended before the time was over.
+        Err(_) if unfinished.is_nothing() => *unfinished = look(conn, control).await?,
+        Err(_) => {}
     }
+    Ok(unfinished.is_nothing())
 }
 
 /// Reads the remaining work, and the time, in one atomic step. Otherwise an object could be missed,

@@ -30,10 +30,7 @@ use super::error::WorkerError;
 use crate::worker::session::connect::Redis;
 use crate::worker::session::keeper::{Notice, keeper};
 use crate::worker::session::lease::{DETACH_PATIENCE, Session, attach, attach_again_after, detach};
-use crate::worker::watch::activity::Activity;
-
-/// The longest time between two turns of the loop.
-const TURN: Duration = Duration::from_millis(250);
+use crate::worker::watch::activity::{Activity, TURN_EVERY};
 
 /// Claims events one by one, for a program that has its own loop.
 ///
@@ -188,7 +185,7 @@ async fn supervise(
                 },
                 // The loop must turn from time to time even if nothing happens, or an idle program
                 // would look like a loop that stands still.
-                () = sleep(TURN) => {}
+                () = sleep(TURN_EVERY) => {}
             }
         };
         drop(keeper);

@@ -37,7 +37,7 @@ use std::sync::Arc;
 use redis::ErrorKind;
 use tokio::sync::mpsc;
 use tokio::task::JoinError;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
 
 use self::calls::{Answer, Calls};
@@ -59,7 +59,7 @@ use crate::worker::session::keeper::{Keeper, Notice, keeper};
 use crate::worker::session::lease::{Lost, Session};
 use crate::worker::times::event_time::EventTimes;
 use crate::worker::times::pending::until;
-use crate::worker::watch::activity::Activity;
+use crate::worker::watch::activity::{Activity, TURN_EVERY};
 use crate::worker::watch::health::{Change, Health};
 use crate::worker::watch::logged;
 use crate::worker::watch::status::StatusWriter;
@@ -208,6 +208,9 @@ impl<'a> Serve<'a> {
                     self.probe();
                     None
                 }
+                // While Redis is away, nothing else may happen for seconds. A loop that does not
+                // turn would look like a blocked one.
+                () = sleep(TURN_EVERY) => None,
             };
             if let Some(ended) = ended {
                 return Ok(ended);

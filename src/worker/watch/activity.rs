@@ -25,8 +25,8 @@ const LONG: Duration = Duration::from_secs(1);
 const TELL_EVERY: Duration = Duration::from_secs(60);
 /// The most objects named in one log line.
 const NAMED_MAX: usize = 8;
-/// The interval at which turns are counted while the process has no session.
-const TURN_EVERY: Duration = Duration::from_millis(250);
+/// The longest time between two turns of a loop that is not blocked.
+pub(crate) const TURN_EVERY: Duration = Duration::from_millis(250);
 /// The exit code if a blocked delivery ends the process. It is the code of every worker that cannot
 /// go on.
 const EXIT: i32 = 4;

@@ -51,49 +51,65 @@ fn timed() -> (Recorder, Times) {
 
 /// Emits 200 events at once. Returns the time in ms until 95 % of them were delivered. On a busy
 /// machine, scheduled events cannot be faster than this.
-async fn emitted_95_percent(redis: &Redis, emitter: &Emitter) -> u64 {
-    let (sink, times) = timed();
-    let worker = start(redis, "before", &sink, |config| config.concurrency = 64);
-    redis.console().await.until_idle(1).await;
+async fn emitted_95_percent(emitter: &Emitter, sink: &Recorder, times: &Times) -> u64 {
+    times.lock().expect("no panic").clear();
+    let sent = sink.sent().len();
     let began = now_ms();
-    let events = (0..200).map(|n| (format!("before:{n}"), Json::new(format!("{n}"))));
+    let events = (0..200).map(|n| (format!("emitted:{n}"), Json::new(format!("{n}"))));
     emitter.emit_many(events).await.expect("emitted");
-    sink.until_sent(200).await;
-    worker.finish().await;
+    sink.until_sent(sent + 200).await;
     times.lock().expect("no panic")[189].1 - began
 }
 
-/// All events are due about a second after they are scheduled. On a machine that is not busy, 95 %
-/// of them are delivered within 50 ms of their due time.
-#[tokio::test]
-async fn of_200_events_in_a_second_none_is_early_and_95_percent_come_within_50_ms() {
-    let redis = Redis::start();
-    let emitter = emitter(&redis).await;
-    let emitted = emitted_95_percent(&redis, &emitter).await;
-    let (sink, times) = timed();
-    let worker = start(&redis, "w", &sink, |config| config.concurrency = 64);
+/// Schedules 200 events that are due in half a second. Returns how many ms after its due time each
+/// was delivered, in ascending order.
+async fn scheduled_late(emitter: &Emitter, sink: &Recorder, times: &Times) -> Vec<i128> {
+    times.lock().expect("no panic").clear();
+    let sent = sink.sent().len();
     let schedules = (0..200).map(|n| {
         emitter
-            .schedule(format!("work:{n}"), Json::new(format!("{n}")))
-            .after(ms(1000))
+            .schedule(format!("scheduled:{n}"), Json::new(format!("{n}")))
+            .after(ms(500))
     });
     let scheduled = emitter.schedule_many(schedules).await.expect("scheduled");
-    sink.until_sent(200).await;
-    let mut late: Vec<i128> = Vec::new();
-    for (text, at) in times.lock().expect("no panic").iter() {
-        let n: usize = text.parse().expect("a number");
-        late.push(i128::from(*at) - i128::from(scheduled[n].due_ms));
-    }
+    sink.until_sent(sent + 200).await;
+    let late = times.lock().expect("no panic").clone().into_iter();
+    let mut late: Vec<i128> = late
+        .map(|(text, at)| {
+            let n: usize = text.parse().expect("a number");
+            i128::from(at) - i128::from(scheduled[n].due_ms)
+        })
+        .collect();
     late.sort_unstable();
-    println!(
-        "lateness in ms: median {}, p95 {}, most {}; emitted at once: p95 {emitted}",
-        late[100], late[189], late[199]
-    );
-    assert!(late[0] >= 0, "early by {} ms", -late[0]);
+    late
+}
+
+/// No event is delivered before its due time. On a machine that is not busy, 95 % are delivered
+/// within 50 ms of it. A busy machine has the time that emitted events need for the same, three
+/// times. Both are medians of rounds in turn, because the load of a machine changes.
+#[tokio::test]
+async fn of_200_events_none_is_early_and_95_percent_come_within_50_ms() {
+    let redis = Redis::start();
+    let emitter = emitter(&redis).await;
+    let (sink, times) = timed();
+    let worker = start(&redis, "w", &sink, |config| config.concurrency = 64);
+    let (mut emitted, mut scheduled) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let late = scheduled_late(&emitter, &sink, &times).await;
+        assert!(late[0] >= 0, "early by {} ms", -late[0]);
+        scheduled.push(late[189]);
+        emitted.push(i128::from(
+            emitted_95_percent(&emitter, &sink, &times).await,
+        ));
+    }
+    println!("95 % within ms: scheduled {scheduled:?}, emitted {emitted:?}");
+    emitted.sort_unstable();
+    scheduled.sort_unstable();
+    let most = 50.max(3 * emitted[2]);
     assert!(
-        late[189] <= 50.max(3 * i128::from(emitted)),
-        "p95 {} ms, emitted at once {emitted} ms",
-        late[189]
+        scheduled[2] <= most,
+        "median of the rounds {} ms, at most {most} ms",
+        scheduled[2]
     );
     worker.finish().await;
     redis.console().await.check().await;
@@ -385,8 +401,10 @@ async fn a_schedule_fires_although_the_worker_that_knew_of_it_is_dead() {
     first.crash().await;
     let second = start(&redis, "b", &sink, |_| {});
     sink.until_sent(1).await;
+    // The second worker checks once a second. Without the check no event would come here, because
+    // nothing else wakes this worker. So the bound leaves a busy host its time.
     let late = now_ms() - scheduled.due_ms;
-    assert!(late < 2500, "{late} ms");
+    assert!(late < 10_000, "{late} ms");
     second.finish().await;
 }
 
