@@ -72,6 +72,7 @@ fn events(out: &mut Writer<'_>, figures: &WorkerFigures) -> fmt::Result {
             ("unavailable", &delivery.unavailable),
             ("postponed", &delivery.postponed),
             ("unknown", &delivery.unknown),
+            ("crashed", &delivery.crashed),
         ],
     )?;
     let oldest = figures

@@ -297,6 +297,14 @@ pub enum Stop {
         /// The reason. It is stored with the object while the object waits.
         error: String,
     },
+    /// The program that handled the event has died, e.g. a child process of the sink. This counts as a
+    /// crash, as if a worker had died with the event in hand: the event comes again at once and alone,
+    /// and after [`crashes_max`](crate::worker::WorkerConfig::crashes_max) crashes the object waits for
+    /// an operator, or the event is ended.
+    Crashed {
+        /// The error text. It is stored with the object while the object waits.
+        error: String,
+    },
     /// The sink itself fails, not the event. The process claims no more objects, keeps its batches,
     /// and tries the sink again with one of them.
     Unavailable {
@@ -328,6 +336,13 @@ impl Stop {
         }
     }
 
+    /// Returns [`Stop::Crashed`].
+    pub fn crashed(error: impl fmt::Display) -> Self {
+        Self::Crashed {
+            error: error.to_string(),
+        }
+    }
+
     /// Returns [`Stop::Unavailable`].
     pub fn unavailable(error: impl fmt::Display) -> Self {
         Self::Unavailable {
@@ -341,6 +356,7 @@ impl Stop {
             Self::Transient { error, .. }
             | Self::Rejected { error }
             | Self::Unknown { error }
+            | Self::Crashed { error }
             | Self::Unavailable { error } => error,
             Self::Postponed { reason, .. } => reason,
         }

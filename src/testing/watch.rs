@@ -44,7 +44,7 @@ pub enum Fate {
         error: String,
     },
     /// The event was not delivered: the sink was unavailable, the sink postponed the event, or the
-    /// delivery was interrupted.
+    /// delivery was interrupted, e.g. because a program of the sink died.
     Undelivered,
 }
 
@@ -168,9 +168,10 @@ impl Watched {
         let error = stop.error().to_owned();
         match stop {
             Stop::Rejected { .. } => ended(self.config.retry_of(&event.payload).rejected, error),
-            Stop::Unavailable { .. } | Stop::Postponed { .. } | Stop::Unknown { .. } => {
-                Fate::Undelivered
-            }
+            Stop::Unavailable { .. }
+            | Stop::Postponed { .. }
+            | Stop::Unknown { .. }
+            | Stop::Crashed { .. } => Fate::Undelivered,
             Stop::Transient { .. } => match self
                 .config
                 .retry_of(&event.payload)

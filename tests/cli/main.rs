@@ -14,6 +14,7 @@ mod defaults;
 mod deploy;
 mod emit;
 mod examples;
+mod exec;
 mod history;
 mod hostile_names;
 mod limit;

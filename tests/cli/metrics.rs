@@ -199,7 +199,7 @@ async fn a_worker_shows_the_documented_metrics() {
     })
     .await;
     assert_eq!(names(&seen), documented("Metrics of a worker:"));
-    assert!(series(&seen) < 340, "{}", series(&seen));
+    assert!(series(&seen) < 360, "{}", series(&seen));
     assert_eq!(
         value_of(&redis, &seen, "seriatim_event_attempts_sum", ""),
         50.0

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::check::{Verdict, explore};
 use crate::protocol::{
-    Bounds, FAULTS, Fault, HANDLERS, OPERATOR, Protocol, RULES, SPECIALS, Special,
+    Bounds, FAULTS, Fault, HANDLERS, OPERATOR, PROGRAM, Protocol, RULES, SPECIALS, Special,
 };
 
 /// Returns bounds with two processes of one name, with 2 and 1 slots. The first is attached.
@@ -150,6 +150,12 @@ fn small() {
             (
                 "two names, an operator and a fault",
                 with(&one, |b| (b.outcomes, b.outcome_kinds) = (2, OPERATOR)),
+            ),
+            (
+                "two names, a program that dies",
+                with(&one, |b| {
+                    (b.faults, b.outcomes, b.outcome_kinds, b.crashes_max) = (1, 2, PROGRAM, 2)
+                }),
             ),
             (
                 "two names, two objects, rules",

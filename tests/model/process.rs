@@ -210,6 +210,11 @@ impl Protocol {
                 .filter(|&k| k < len)
                 .for_each(|k| report(Outcome::Retry(k)));
         }
+        if self.may_also(s, Special::ProgramDies) {
+            (least..=sent)
+                .filter(|&k| k < len)
+                .for_each(|k| report(Outcome::Crash(k)));
+        }
         if self.may_also(s, Special::Wait) {
             (least..=sent)
                 .filter(|&k| k < len)

@@ -323,6 +323,8 @@ pub enum Outcome {
     Hold(u8),
     /// The event has failed for the last time, and waits for an operator.
     Wait(u8),
+    /// The program that handled the event has died.
+    Crash(u8),
 }
 
 impl Outcome {
@@ -335,7 +337,8 @@ impl Outcome {
             | Self::Reject(k)
             | Self::Part(k)
             | Self::Hold(k)
-            | Self::Wait(k) => k,
+            | Self::Wait(k)
+            | Self::Crash(k) => k,
         }
     }
 }

@@ -148,6 +148,12 @@ impl Protocol {
                 tag.attempts += 1;
                 self.hold_rest(s, w, at, Due::Never);
             }
+            Outcome::Crash(_) => {
+                tag.crashes += 1;
+                s.ghost.deaths += 1;
+                let is_over = tag.crashes >= self.bounds.crashes_max;
+                self.hold_rest(s, w, at, if is_over { Due::Never } else { Due::Now });
+            }
             Outcome::Reject(_) => {
                 if let Some(event) = batch.pop() {
                     object.dead |= bit(event);

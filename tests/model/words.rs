@@ -148,6 +148,7 @@ fn report_words(report: Report) -> String {
         Report::Is(Outcome::Reject(k)) => format!("reject {k}"),
         Report::Is(Outcome::Part(k)) => format!("part {k}"),
         Report::Is(Outcome::Hold(k)) => format!("hold {k}"),
+        Report::Is(Outcome::Crash(k)) => format!("program died {k}"),
         Report::Is(Outcome::Wait(k)) => format!("wait for an operator {k}"),
     }
 }

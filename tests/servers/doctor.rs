@@ -28,7 +28,7 @@ fn found(redis: &Redis, url: &str, what: &str, options: &[&str]) -> (Option<i32>
         .unwrap_or_else(|| panic!("{what}: {finding}"));
     let text = |field: &str| of[field].as_str().expect("text").to_owned();
     assert_eq!(
-        finding["fits"] == Value::Bool(true),
+        finding["fits"] != Value::Bool(false),
         output.status.code() == Some(0),
         "{finding}"
     );
@@ -232,4 +232,19 @@ fn the_sink_and_the_connection_are_examined() {
         &["--sink", &sink("no/out.ndjson")],
     );
     assert!(code == Some(1) && verdict == "wrong", "{finding}");
+    let exec = |command: &str| {
+        let sink = format!("exec:{command} --token=secret");
+        found(&redis, redis.url(), "sink", &["--sink", &sink])
+    };
+    let (code, verdict, finding) = exec("sh");
+    assert!(
+        code == Some(0) && verdict == "good" && finding.ends_with("/sh can be started; it was not"),
+        "{finding}"
+    );
+    let (code, verdict, finding) = exec("/no/such");
+    assert!(code == Some(1) && verdict == "wrong", "{finding}");
+    assert_eq!(
+        finding,
+        "/no/such … cannot be started: No such file or directory (os error 2)"
+    );
 }

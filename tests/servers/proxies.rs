@@ -174,6 +174,10 @@ async fn a_setting_that_the_server_does_not_tell_is_unknown() {
         code == Some(0) && verdict == "unknown" && finding.contains("must be noeviction"),
         "{finding}"
     );
+    // Nothing is wrong, but nobody knows whether this Redis is fit.
+    let doctor = run(&redis, &proxy.url(), &["doctor", "--json"]);
+    let doctor: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
+    assert!(doctor["fits"].is_null(), "{doctor}");
     let stats = run(&redis, &proxy.url(), &["stats"]);
     assert!(
         String::from_utf8_lossy(&stats.stdout).contains("maxmemory-policy is unknown"),

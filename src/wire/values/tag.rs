@@ -66,6 +66,15 @@ impl Tag {
         }
     }
 
+    /// Returns the tag after one more crash of the program that handles the first event.
+    pub fn crashed(self) -> Self {
+        Self {
+            crashes: self.crashes.saturating_add(1),
+            is_keyed: false,
+            ..self
+        }
+    }
+
     /// Returns whether the first event must be delivered alone.
     pub fn is_suspect(self) -> bool {
         self.attempts > 0 || self.crashes > 0

@@ -189,6 +189,7 @@ impl DeliverySpan {
             Some(Stop::Transient { error, .. }) => ("transient", Some(error)),
             Some(Stop::Rejected { error }) => ("rejected", Some(error)),
             Some(Stop::Unknown { error }) => ("unknown", Some(error)),
+            Some(Stop::Crashed { error }) => ("crashed", Some(error)),
             Some(Stop::Unavailable { error }) => ("unavailable", Some(error)),
         };
         self.set(word, outcome.count, error.map(String::as_str));

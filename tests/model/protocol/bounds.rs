@@ -75,6 +75,8 @@ pub enum Special {
     Forget,
     /// Attempts are used up, and the object waits for an operator.
     Wait,
+    /// The program that handles the event for the process dies, perhaps after its work.
+    ProgramDies,
     /// An operator sends the first event of a held object to the dead letters.
     Skip,
     /// An operator retries a dead letter as a new event.
@@ -120,6 +122,9 @@ pub const OPERATOR: &[Special] = &[
     Special::Again,
     Special::Drop,
 ];
+
+/// The outcomes of events that a program handles for the process.
+pub const PROGRAM: &[Special] = &[Special::ProgramDies, Special::Retry, Special::Skip];
 
 /// Outcomes of handlers, and of their events.
 pub const HANDLERS: &[Special] = &[

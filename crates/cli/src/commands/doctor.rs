@@ -26,7 +26,8 @@ pub(crate) struct Args {
     /// connections
     #[arg(long, value_name = "SINK")]
     sink: Option<String>,
-    /// Print one JSON object instead of lines
+    /// Print one JSON object instead of lines. Its member "fits" is null if nothing is wrong, but
+    /// something is unknown
     #[arg(long)]
     json: bool,
 }
@@ -119,11 +120,31 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         Some(Spec::EventUrl(_)) => {
             lines.push(line("sink", Verdict::Unknown, "the events have the URLs"))
         }
-        Some(_) => lines.push(line("sink", Verdict::Good, "can always be written")),
+        Some(Spec::Exec(command)) => lines.push(match command.find() {
+            Ok(path) => line(
+                "sink",
+                Verdict::Good,
+                &format!("{} can be started; it was not", path.display()),
+            ),
+            Err(error) => line(
+                "sink",
+                Verdict::Wrong,
+                &format!("{command} cannot be started: {error}"),
+            ),
+        }),
+        Some(Spec::Stdout | Spec::Null) => {
+            lines.push(line("sink", Verdict::Good, "can always be written"))
+        }
     }
-    let is_wrong = lines.iter().any(|line| line.verdict == Verdict::Wrong);
+    let has = |verdict| lines.iter().any(|line| line.verdict == verdict);
+    let is_wrong = has(Verdict::Wrong);
+    let fits = match (is_wrong, has(Verdict::Unknown)) {
+        (true, _) => Some(false),
+        (false, true) => None,
+        (false, false) => Some(true),
+    };
     let text = match args.json {
-        true => serde_json::json!({ "findings": lines, "fits": !is_wrong }).to_string() + "\n",
+        true => serde_json::json!({ "findings": lines, "fits": fits }).to_string() + "\n",
         false => print(&lines),
     };
     shown::print(&text)?;

@@ -40,6 +40,8 @@ pub(crate) struct Policy<'a> {
     pub(crate) logs: bool,
     /// The longest time for which an event waits for a process that knows it.
     pub(crate) unknown_max: Duration,
+    /// The number of crashes at which an object waits for an operator; 0: at none.
+    pub(crate) crashes_held: u32,
     /// A function that returns the retry policy of an event's payload.
     pub(crate) retry_of: &'a dyn Fn(&[u8]) -> RetryPolicy,
 }
@@ -61,6 +63,7 @@ impl<'a> Policy<'a> {
             stopping,
             logs,
             unknown_max,
+            crashes_held: config.crashes_held(),
             retry_of,
         }
     }
@@ -112,6 +115,9 @@ pub(super) fn hand_over(in_flight: InFlight, outcome: Outcome, policy: &Policy<'
             delay: Some(unknown::wait(outcome.waited)),
             reason: Reason::new(ReasonCode::Unknown, shortened(&error)),
         },
+        Some(Stop::Crashed { error }) => {
+            crashed(&in_flight, count, &shortened(&error), policy.crashes_held)
+        }
         Some(Stop::Unavailable { .. }) if count == 0 => return HandedOver::Parked(in_flight),
         Some(Stop::Unavailable { .. }) | None if count < len => BatchResult::Part {
             next: tag.after(count, STRIDE),
@@ -251,6 +257,26 @@ pub(crate) fn rejected(
             delay: None,
             reason: Reason::new(ReasonCode::Rejected, error),
         },
+    }
+}
+
+/// Returns the result for the event at index `count` if the program that handled it has died. The
+/// event comes again at once, unless it has `held` crashes now (0: no limit).
+fn crashed(in_flight: &InFlight, count: usize, error: &str, held: u32) -> BatchResult {
+    let rest = in_flight.tag.after(count, STRIDE).crashed();
+    let (delay, reason) = if held != 0 && rest.crashes >= held {
+        let text = format!(
+            "died {} times with this event in hand, at last: {error}",
+            rest.crashes
+        );
+        (None, Reason::new(ReasonCode::Crashes, text))
+    } else {
+        (Some(Duration::ZERO), Reason::new(ReasonCode::Retry, error))
+    };
+    BatchResult::Hold {
+        rest,
+        delay,
+        reason,
     }
 }
 

@@ -20,6 +20,7 @@ const POLICY: Policy<'static> = Policy {
     stopping: false,
     logs: false,
     unknown_max: Duration::from_secs(3600),
+    crashes_held: 3,
     retry_of: &|_| RETRY,
 };
 
@@ -162,6 +163,39 @@ fn a_turn_begins_anew_after_it_was_yielded() {
         .next(Step::Ask)
         .next(Step::Answer(Some(reply("11 1", 2))));
     assert_eq!(reported(again, 2, None).then, BatchResult::Done);
+}
+
+/// Tests that the event that was in hand counts the crash, and no event behind it.
+#[test]
+fn a_program_that_died_counts_a_crash_of_its_event() {
+    let result = |tag: &str, count: usize, crashes_held: u32| {
+        let policy = Policy {
+            crashes_held,
+            ..POLICY
+        };
+        let stop = Some(Stop::crashed("signal 9"));
+        let report = pending(delivering(tag, 3).next(outcome(count, stop, &policy))).report;
+        assert_eq!(report.count, count);
+        match report.then {
+            BatchResult::Hold {
+                rest,
+                delay,
+                reason,
+            } => (rest.to_string(), delay, reason.to_string()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let at_once = |rest: &str| {
+        let reason = "retry: signal 9".to_owned();
+        (rest.to_owned(), Some(Duration::ZERO), reason)
+    };
+    assert_eq!(result("7", 0, 3), at_once("7 0 0 1"));
+    assert_eq!(result("7", 2, 3), at_once("9 0 0 1"));
+    // The attempts are those of the event in hand.
+    assert_eq!(result("7 4 2 1", 0, 3), at_once("7 4 2 2"));
+    let held = "crashes: died 3 times with this event in hand, at last: signal 9".to_owned();
+    assert_eq!(result("7 4 2 2", 0, 3), ("7 4 2 3".to_owned(), None, held));
+    assert_eq!(result("7 4 2 2", 0, 0), at_once("7 4 2 3"));
 }
 
 #[test]

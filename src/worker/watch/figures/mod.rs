@@ -66,6 +66,8 @@ pub struct DeliveryFigures {
     pub postponed: Distribution,
     /// Deliveries that ended because the sink does not know an event.
     pub unknown: Distribution,
+    /// Deliveries that ended because the program that handled an event has died.
+    pub crashed: Distribution,
 }
 
 impl DeliveryFigures {
@@ -79,6 +81,7 @@ impl DeliveryFigures {
             &self.unavailable,
             &self.postponed,
             &self.unknown,
+            &self.crashed,
         ])
     }
 }
@@ -257,7 +260,7 @@ pub(crate) struct Figures {
     attempts: Histogram,
     batch: Histogram,
     /// Times of deliveries, in the order of [`DeliveryFigures`].
-    delivery: [Histogram; 6],
+    delivery: [Histogram; 7],
     commit: Histogram,
     event_age: Histogram,
     without_time: AtomicU64,
@@ -327,6 +330,7 @@ impl Figures {
             Some(Stop::Unavailable { .. }) => 3,
             Some(Stop::Postponed { .. }) => 4,
             Some(Stop::Unknown { .. }) => 5,
+            Some(Stop::Crashed { .. }) => 6,
         };
         self.delivery[outcome].add_time(took);
         if let Some(Stop::Unknown { error }) = stop {
@@ -483,6 +487,7 @@ impl Figures {
             unavailable,
             postponed,
             unknown,
+            crashed,
         ] = self.delivery.each_ref().map(|times| times.look(PER_SECOND));
         let delivery = DeliveryFigures {
             delivered,
@@ -491,6 +496,7 @@ impl Figures {
             unavailable,
             postponed,
             unknown,
+            crashed,
         };
         let [advance, renew, adopt, handled, promote, sent] =
             self.calls.each_ref().map(|times| times.look(PER_SECOND));

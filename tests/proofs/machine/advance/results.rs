@@ -23,6 +23,8 @@ pub enum Choice {
     Yield,
     Part(u8),
     Hold(u8, Delay, bool),
+    /// The program that handled the event has died.
+    Crashed(u8),
     /// If false, the event becomes a dead letter. If true, it is completed with errors.
     Reject(u8, bool),
     /// A result reported before.
@@ -43,6 +45,7 @@ pub fn choice() -> impl Strategy<Value = Choice> {
         2 => Just(Choice::Yield),
         2 => any::<u8>().prop_map(Choice::Part),
         3 => (any::<u8>(), delay, any::<bool>()).prop_map(|(count, delay, failed)| Choice::Hold(count, delay, failed)),
+        1 => any::<u8>().prop_map(Choice::Crashed),
         3 => (any::<u8>(), prop::bool::weighted(0.3)).prop_map(|(count, complete)| Choice::Reject(count, complete)),
         2 => any::<u8>().prop_map(Choice::Late),
         1 => Just(Choice::WrongTag),
@@ -109,6 +112,12 @@ impl Choice {
                         why: if failed { "retry: no" } else { "stop" },
                     },
                 )
+            }
+            Self::Crashed(count) => {
+                let mut rest = tag.after(less(count));
+                rest.crashes += 1;
+                let (delay, why) = (Delay::Zero, "retry: died");
+                (less(count), Then::Hold { rest, delay, why })
             }
             Self::Reject(count, complete) => {
                 let count = less(count);

@@ -22,7 +22,7 @@ use seriatim_console::global::Global;
 use seriatim_console::replicas::Replicas;
 use seriatim_console::units::{bytes, time};
 use seriatim_web::listen::address::Address;
-use sink::HttpArgs;
+use sink::{ExecArgs, HttpArgs, Opened};
 use supervised::Supervised;
 
 /// Module name for log filters: the library's worker.
@@ -40,8 +40,9 @@ const LOG: &str = "seriatim::worker";
 pub(crate) struct Args {
     /// The target of events: stdout, file:PATH (NDJSON, one event per line), null (discards them),
     /// http(s)://HOST/PATH[?batch=N] (one request per event, or per list of up to N events of one
-    /// object), or event-url[:/POINTER] (one request per event, to the URL that the event has at
-    /// POINTER, by default /url)
+    /// object), event-url[:/POINTER] (one request per event, to the URL that the event has at
+    /// POINTER, by default /url), or exec:COMMAND (handlers in any language, in a program that the
+    /// worker starts)
     #[arg(long, value_name = "SINK")]
     sink: String,
     /// The name of this worker, unique among running workers: 1 to 64 of A-Z a-z 0-9 _ - [default:
@@ -160,6 +161,8 @@ pub(crate) struct Args {
     probes: Option<Address>,
     #[command(flatten)]
     http: Box<HttpArgs>,
+    #[command(flatten)]
+    exec: ExecArgs,
     #[cfg(feature = "otlp")]
     #[command(flatten)]
     traces: traces::TraceArgs,
@@ -255,7 +258,7 @@ impl Args {
         self.worker_config(global)?;
         #[cfg(feature = "otlp")]
         self.traces.check()?;
-        sink::check(&spec, &self.http, self.concurrency, global)
+        sink::check(&spec, &self.http, &self.exec, self.concurrency, global)
     }
 }
 
@@ -275,7 +278,14 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     #[cfg(feature = "otlp")]
     let exporting = args.traces.begin(&mut config)?;
     sink::warn_of_slips(&args.sink);
-    let sink = sink::open(&spec, &args.http, args.concurrency, global, &shutdown)?;
+    let Opened { sink, exec } = sink::open(
+        &spec,
+        &args.http,
+        &args.exec,
+        args.concurrency,
+        global,
+        &shutdown,
+    )?;
     let worker = Worker::builder(global.server())
         .config(config)
         .sink(sink)
@@ -291,6 +301,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     #[cfg(feature = "otlp")]
     let stop = shutdown.clone();
     let stopped = worker.run(shutdown).await;
+    if let Some(exec) = exec {
+        exec.close().await;
+    }
     #[cfg(feature = "otlp")]
     if let Some(exporting) = exporting {
         exporting.end(&stop).await;

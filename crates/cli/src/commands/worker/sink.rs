@@ -1,4 +1,4 @@
-//! The sink of `seriatim worker`, and the options of HTTP sinks.
+//! The sink of `seriatim worker`, and the options of HTTP sinks and of the sink `exec`.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,6 +15,7 @@ use seriatim_console::files::raise_limit;
 use seriatim_console::global::Global;
 use seriatim_console::nearest;
 use seriatim_console::units::time;
+use seriatim_exec::{Exec, ExecError};
 use seriatim_http::{
     Allowed, EventUrl, Exclusive, Format, Http, HttpError, Options, Prefix, Statuses,
 };
@@ -81,6 +82,47 @@ pub(super) struct HttpArgs {
     /// 10.0.0.0/8; may be given more than once
     #[arg(long, value_name = "ADDRESS", value_parser = network)]
     allow_address: Vec<IpNet>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Options of the sink exec")]
+pub(super) struct ExecArgs {
+    /// The number of programs: 1 to 64. All events of an object go to the same one [default: 1]
+    #[arg(long, value_name = "N")]
+    exec_children: Option<usize>,
+    /// The longest time from the beginning of an event to its result: 10ms to 24h. Then the program
+    /// is asked to give the event up, and 5s later it is killed [default: 5m]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    exec_timeout: Option<Duration>,
+}
+
+impl ExecArgs {
+    /// Returns the name of the first option on the command line; `None` if it has none.
+    fn given(&self) -> Option<&'static str> {
+        let timeout = self.exec_timeout.map(|_| "--exec-timeout");
+        self.exec_children.map(|_| "--exec-children").or(timeout)
+    }
+
+    fn options(&self) -> seriatim_exec::Options {
+        let mut options = seriatim_exec::Options::default();
+        options.children = self.exec_children.unwrap_or(options.children);
+        options.timeout = self.exec_timeout.unwrap_or(options.timeout);
+        options
+    }
+}
+
+/// An open sink.
+pub(super) struct Opened {
+    pub(super) sink: Box<dyn Sink>,
+    /// The sink `exec`. Its programs end after the worker.
+    pub(super) exec: Option<Exec>,
+}
+
+impl Opened {
+    fn only(sink: impl Sink) -> Self {
+        let (sink, exec) = (Box::new(sink), None);
+        Self { sink, exec }
+    }
 }
 
 /// Parses an address, or a network of addresses.
@@ -230,6 +272,21 @@ fn unopened_http(error: HttpError, args: &HttpArgs) -> anyhow::Error {
     }
 }
 
+/// Returns the error of opening the sink `exec`, with the flag that has the wrong value.
+fn unopened_exec(error: ExecError) -> anyhow::Error {
+    match &error {
+        ExecError::Range {
+            setting,
+            value,
+            range,
+        } => {
+            let message = format!("--exec-{setting} is {value}; {range}");
+            Failure::with(Exit::Input, message)
+        }
+        _ => wrong("--sink", error),
+    }
+}
+
 /// Parses the value of --sink. This is not done by the parser of the command line: its error would
 /// repeat a wrong text, which may have a password.
 pub(crate) fn parse(text: &str) -> anyhow::Result<Spec> {
@@ -237,8 +294,12 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<Spec> {
         .map_err(|error| Failure::with(Exit::Input, format!("--sink: {error}")))
 }
 
-/// Checks that all given HTTP options are for this kind of sink.
-fn wanted(spec: &Spec, args: &HttpArgs) -> anyhow::Result<()> {
+/// Checks that all given options of sinks are for this kind of sink.
+fn wanted(spec: &Spec, args: &HttpArgs, exec: &ExecArgs) -> anyhow::Result<()> {
+    let unwanted_exec = match spec {
+        Spec::Exec(_) => None,
+        _ => exec.given().map(|name| (name, "--sink exec")),
+    };
     let unwanted = match spec {
         Spec::EventUrl(_) => None,
         Spec::Http(_) => args
@@ -246,7 +307,7 @@ fn wanted(spec: &Spec, args: &HttpArgs) -> anyhow::Result<()> {
             .map(|name| (name, "--sink event-url")),
         _ => args.given().map(|name| (name, "an HTTP sink")),
     };
-    if let Some((name, sink)) = unwanted {
+    if let Some((name, sink)) = unwanted.or(unwanted_exec) {
         return Err(Failure::with(
             Exit::Input,
             format!("{name} is only for {sink}; the sink is {spec}"),
@@ -259,16 +320,18 @@ fn wanted(spec: &Spec, args: &HttpArgs) -> anyhow::Result<()> {
 pub(super) fn check(
     spec: &Spec,
     args: &HttpArgs,
+    exec: &ExecArgs,
     slots: usize,
     global: &Global,
 ) -> anyhow::Result<()> {
-    wanted(spec, args)?;
+    wanted(spec, args, exec)?;
     match spec {
         // An HTTP sink can be opened for a check, because it sends nothing before the first
         // delivery.
         Spec::Http(_) | Spec::EventUrl(_) => {
-            open(spec, args, slots, global, &Shutdown::new()).map(drop)
+            open(spec, args, exec, slots, global, &Shutdown::new()).map(drop)
         }
+        Spec::Exec(_) => exec.options().check().map_err(unopened_exec),
         _ => Ok(()),
     }
 }
@@ -300,18 +363,27 @@ fn is_pipe(output: impl AsFd) -> bool {
 pub(super) fn open(
     spec: &Spec,
     args: &HttpArgs,
+    exec: &ExecArgs,
     slots: usize,
     global: &Global,
     shutdown: &Shutdown,
-) -> anyhow::Result<Box<dyn Sink>> {
+) -> anyhow::Result<Opened> {
     let unopened_http = |error| unopened_http(error, args);
-    wanted(spec, args)?;
+    wanted(spec, args, exec)?;
     if matches!(spec, Spec::Http(_) | Spec::EventUrl(_)) {
         raise_limit(FILES);
     }
     let options = || args.options(global);
     match spec {
-        Spec::Http(target) => Ok(Box::new(
+        Spec::Exec(command) => {
+            let exec = Exec::open(command.clone(), exec.options()).map_err(unopened_exec)?;
+            let sink = Box::new(exec.clone());
+            Ok(Opened {
+                sink,
+                exec: Some(exec),
+            })
+        }
+        Spec::Http(target) => Ok(Opened::only(
             Http::to(target.clone())
                 .options(options()?)
                 .open()
@@ -335,7 +407,7 @@ pub(super) fn open(
                 }
             }
             let allowed = Allowed::new(prefixes).networks(args.allow_address.iter().copied());
-            Ok(Box::new(
+            Ok(Opened::only(
                 EventUrl::at(pointer.clone(), allowed)
                     .options(options)
                     .slots(slots)
@@ -354,9 +426,9 @@ pub(super) fn open(
                 info!(target: LOG, "standard output is closed");
                 shutdown.stop();
             });
-            Ok(Box::new(stdout))
+            Ok(Opened::only(stdout))
         }
-        Spec::File(path) => Ok(Box::new(File::open(path).map_err(unopened)?)),
-        Spec::Null => Ok(Box::new(Null)),
+        Spec::File(path) => Ok(Opened::only(File::open(path).map_err(unopened)?)),
+        Spec::Null => Ok(Opened::only(Null)),
     }
 }

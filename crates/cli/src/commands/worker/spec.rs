@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use seriatim::event::{Pointer, PointerError};
+use seriatim_exec::{Command, CommandError};
 use seriatim_http::{HttpError, Target};
 
-/// A sink, as the command line names it: `stdout`, `file:PATH`, `null`, a URL, or
-/// `event-url[:/pointer]`.
+/// A sink, as the command line names it: `stdout`, `file:PATH`, `null`, a URL,
+/// `event-url[:/pointer]`, or `exec:COMMAND`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Spec {
     /// Writes one envelope per line to standard output: [`sink::stdout`](seriatim::sink::stdout).
@@ -21,6 +22,8 @@ pub(crate) enum Spec {
     Http(Target),
     /// Sends a request for each event to the URL at this pointer of the event. Default: `/url`.
     EventUrl(Pointer),
+    /// Hands events to a program: [`Exec`](seriatim_exec::Exec).
+    Exec(Command),
 }
 
 /// The reason why a text does not name a sink.
@@ -42,9 +45,14 @@ pub(crate) enum SpecError {
     /// The pointer behind `event-url:` is invalid.
     #[error("the sink {0:?} has no JSON pointer: {1}; write e.g. event-url:/url")]
     Pointer(String, #[source] PointerError),
+    /// The command behind `exec:` is invalid. The error repeats no part of it, because it may have a
+    /// password.
+    #[error("the sink exec: is invalid: {0}")]
+    Command(#[from] CommandError),
 }
 
-const SINKS: &str = "stdout, file:PATH, null, http://…, https://… and event-url[:/pointer]";
+const SINKS: &str =
+    "stdout, file:PATH, null, http://…, https://…, event-url[:/pointer] and exec:COMMAND";
 
 impl FromStr for Spec {
     type Err = SpecError;
@@ -63,6 +71,7 @@ impl FromStr for Spec {
                     .map(Self::EventUrl)
                     .map_err(|why| SpecError::Pointer(text.to_owned(), why))
             }
+            _ if text.starts_with("exec:") => Ok(Self::Exec(text["exec:".len()..].parse()?)),
             _ => match text.strip_prefix("file:") {
                 Some("") => Err(SpecError::NoPath),
                 Some(path) => Ok(Self::File(path.into())),
@@ -85,6 +94,7 @@ impl fmt::Display for Spec {
             Self::Null => f.write_str("null"),
             Self::Http(target) => write!(f, "{target}"),
             Self::EventUrl(pointer) => write!(f, "event-url:{pointer}"),
+            Self::Exec(command) => write!(f, "exec:{command}"),
         }
     }
 }
@@ -95,7 +105,13 @@ mod tests {
 
     #[test]
     fn a_sink_is_named_as_it_is_shown() {
-        for text in ["stdout", "null", "file:out.ndjson", "file:/a b/c:d"] {
+        for text in [
+            "stdout",
+            "null",
+            "file:out.ndjson",
+            "file:/a b/c:d",
+            "exec:a",
+        ] {
             assert_eq!(text.parse::<Spec>().expect("a sink").to_string(), text);
         }
     }

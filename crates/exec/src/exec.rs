@@ -1,0 +1,241 @@
+//! The sink.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use seriatim::async_trait;
+use seriatim::sink::{Batch, Context, Delivered, Sink, Stop};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::command::Command;
+use crate::keeper::{Call, Keeper, Order, Settings};
+use crate::program::Program;
+
+/// The settings of the sink.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// The number of programs: 1 to 64, by default 1. All batches of an object go to the same one.
+    pub children: usize,
+    /// The longest time from the beginning of an event to its result: 10 ms to 24 h, by default 5
+    /// min. Then the program is asked to give the event up.
+    pub timeout: Duration,
+    /// The longest time from this question to the result: 10 ms to 1 h, by default 5 s. Then the
+    /// program is killed.
+    pub cancel: Duration,
+    /// The longest time from the start of a program to its first line: 10 ms to 1 h, by default 30 s.
+    pub hello: Duration,
+    /// The longest time from the end of the worker's work to the end of a program: up to 1 h, by
+    /// default 5 s. Then the program is killed.
+    pub stop: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            children: 1,
+            timeout: Duration::from_secs(300),
+            cancel: Duration::from_secs(5),
+            hello: Duration::from_secs(30),
+            stop: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The reason why the sink cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecError {
+    /// A setting is out of its range.
+    #[error("{setting} is {value}; {range}")]
+    Range {
+        /// The name of the setting.
+        setting: &'static str,
+        /// The value.
+        value: String,
+        /// The range.
+        range: &'static str,
+    },
+    /// The program cannot be started.
+    #[error("cannot start {program}: {source}")]
+    Start {
+        /// The program, without its arguments.
+        program: String,
+        /// The error of the system.
+        source: io::Error,
+    },
+}
+
+impl Options {
+    /// Checks the ranges.
+    ///
+    /// # Errors
+    /// [`ExecError::Range`].
+    pub fn check(&self) -> Result<(), ExecError> {
+        const SHORTEST: Duration = Duration::from_millis(10);
+        const HOUR: Duration = Duration::from_secs(3600);
+        let within = |time: Duration, most: Duration| (SHORTEST..=most).contains(&time);
+        let checks = [
+            (
+                "children",
+                self.children.to_string(),
+                (1..=64).contains(&self.children),
+                "it is 1 to 64",
+            ),
+            (
+                "timeout",
+                format!("{:?}", self.timeout),
+                within(self.timeout, 24 * HOUR),
+                "it is 10ms to 24h",
+            ),
+            (
+                "cancel",
+                format!("{:?}", self.cancel),
+                within(self.cancel, HOUR),
+                "it is 10ms to 1h",
+            ),
+            (
+                "hello",
+                format!("{:?}", self.hello),
+                within(self.hello, HOUR),
+                "it is 10ms to 1h",
+            ),
+            (
+                "stop",
+                format!("{:?}", self.stop),
+                self.stop <= HOUR,
+                "it is at most 1h",
+            ),
+        ];
+        let wrong = checks.into_iter().find(|(_, _, is_right, _)| !is_right);
+        match wrong {
+            None => Ok(()),
+            Some((setting, value, _, range)) => Err(ExecError::Range {
+                setting,
+                value,
+                range,
+            }),
+        }
+    }
+}
+
+/// Hands the events to programs over their standard input, and reads results from their standard
+/// output. A clone is the same sink.
+#[derive(Clone)]
+pub struct Exec(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    /// The orders of each program.
+    children: Vec<mpsc::UnboundedSender<Order>>,
+    keepers: Mutex<Vec<JoinHandle<()>>>,
+    next: AtomicU64,
+}
+
+impl Exec {
+    /// Starts the programs. Must be called in a runtime of tokio.
+    ///
+    /// # Errors
+    /// [`ExecError::Range`] if a setting is out of its range. [`ExecError::Start`] if the program
+    /// cannot be started, e.g. because there is none at this path.
+    pub fn open(command: Command, options: Options) -> Result<Self, ExecError> {
+        options.check()?;
+        let name = format!("exec:{command}");
+        let (mut children, mut keepers) = (Vec::new(), Vec::new());
+        for child in 0..options.children {
+            let first = Program::start(&command, child).map_err(|source| ExecError::Start {
+                program: command.program.clone(),
+                source,
+            })?;
+            let settings = Settings {
+                command: command.clone(),
+                child,
+                timeout: options.timeout,
+                cancel: options.cancel,
+                hello: options.hello,
+                stop: options.stop,
+            };
+            let (orders, taken) = mpsc::unbounded_channel();
+            keepers.push(tokio::spawn(Keeper::new(settings, taken).keep(first)));
+            children.push(orders);
+        }
+        Ok(Self(Arc::new(Inner {
+            name,
+            children,
+            keepers: Mutex::new(keepers),
+            next: AtomicU64::new(1),
+        })))
+    }
+
+    /// Asks the programs to end, and kills those that do not end in time. Call it after the worker
+    /// has ended. Without this call the same begins when the last clone is dropped, as long as the runtime
+    /// lives.
+    pub async fn close(&self) {
+        for orders in &self.0.children {
+            let _ = orders.send(Order::Close);
+        }
+        let keepers = std::mem::take(
+            &mut *self
+                .0
+                .keepers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        for keeper in keepers {
+            let _ = keeper.await;
+        }
+    }
+}
+
+/// Tells the keeper that a delivery was dropped before it had a result.
+struct Guard<'a> {
+    orders: &'a mpsc::UnboundedSender<Order>,
+    number: u64,
+    is_over: bool,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let _ = self.orders.send(Order::Dropped(self.number));
+        }
+    }
+}
+
+#[async_trait]
+impl Sink for Exec {
+    async fn deliver(&self, batch: &Batch, cx: &Context) -> Delivered {
+        if batch.is_empty() {
+            return Delivered::all();
+        }
+        let inner = &*self.0;
+        let mut hasher = DefaultHasher::new();
+        batch.object().as_str().hash(&mut hasher);
+        let child = usize::try_from(hasher.finish() % inner.children.len() as u64).unwrap_or(0);
+        let orders = &inner.children[child];
+        let number = inner.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        let call = Call {
+            number,
+            batch: batch.clone(),
+            cx: cx.clone(),
+            answer,
+        };
+        let mut guard = Guard {
+            orders,
+            number,
+            is_over: orders.send(Order::Deliver(Box::new(call))).is_err(),
+        };
+        let delivered = answered.await;
+        guard.is_over = true;
+        delivered.unwrap_or_else(|_| Delivered::stopped(0, Stop::unavailable("the sink is closed")))
+    }
+
+    fn name(&self) -> String {
+        self.0.name.clone()
+    }
+}

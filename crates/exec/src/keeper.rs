@@ -1,0 +1,569 @@
+//! The keeper of a program: starts it, gives it batches, and starts it again.
+//!
+//! One task has all the state. Deliveries send it orders and wait for their results.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use seriatim::sink::{Batch, Context, Delivered, Stop};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{info, warn};
+
+use crate::LOG;
+use crate::command::Command;
+use crate::program::{Dead, Program, Received};
+use crate::protocol::{self, Answer, Answered, Hello, Message};
+
+/// The wait before a program is started again: the first, and the longest.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+
+/// The time from a kill to the end of the program.
+const KILLED_WITHIN: Duration = Duration::from_secs(5);
+/// The wait between two looks at the unread lines of a program that could have a further batch.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// The bytes of unread lines from which on a program gets no further batch.
+const UNREAD_MAX: usize = 8 * 1024 * 1024;
+/// The time from the end of a program's output to its end.
+const ENDS_WITHIN: Duration = Duration::from_millis(500);
+
+/// The settings of a keeper.
+pub(crate) struct Settings {
+    pub(crate) command: Command,
+    /// The number of the program among its like.
+    pub(crate) child: usize,
+    /// The longest time from the beginning of an event to its result.
+    pub(crate) timeout: Duration,
+    /// The longest time from `cancel` to the result.
+    pub(crate) cancel: Duration,
+    /// The longest time from the start of the program to its hello.
+    pub(crate) hello: Duration,
+    /// The longest time from `stop` to the end of the program.
+    pub(crate) stop: Duration,
+}
+
+/// An order to a keeper.
+pub(crate) enum Order {
+    Deliver(Box<Call>),
+    /// The delivery with this number was dropped.
+    Dropped(u64),
+    /// The worker ends.
+    Close,
+}
+
+/// A delivery that waits for its result.
+pub(crate) struct Call {
+    pub(crate) number: u64,
+    pub(crate) batch: Batch,
+    pub(crate) cx: Context,
+    pub(crate) answer: oneshot::Sender<Delivered>,
+}
+
+impl Call {
+    /// An event with a crash is alone in its program, so that no other event counts its next crash.
+    fn is_suspect(&self) -> bool {
+        self.cx.crashes > 0
+    }
+
+    fn object(&self) -> &str {
+        self.batch.object().as_str()
+    }
+}
+
+/// A batch that a program has.
+struct Running {
+    /// The delivery; `None` if it was dropped.
+    call: Option<Box<Call>>,
+    object: String,
+    is_suspect: bool,
+    /// The ids of the batch's events.
+    ids: Vec<u64>,
+    /// The number of events that are delivered.
+    done: usize,
+    /// The time at which the program is asked to give up the event or, if it was asked, is killed.
+    deadline: Instant,
+    is_cancelled: bool,
+}
+
+impl Running {
+    /// Asks the program to give up the event that it handles, unless it was asked before.
+    fn cancel(&mut self, program: &Program, number: u64, within: Duration) {
+        if !self.is_cancelled
+            && let Some(id) = self.ids.get(self.done)
+        {
+            self.is_cancelled = true;
+            self.deadline = Instant::now() + within;
+            program.send(protocol::cancel(number, *id));
+        }
+    }
+
+    /// Returns the result of the delivery to its sender.
+    fn over(self, stop: Option<Stop>) {
+        let Some(call) = self.call else { return };
+        let delivered = match stop {
+            Some(stop) => Delivered::stopped(self.done, stop),
+            None => Delivered::all(),
+        };
+        // The delivery may have been dropped at this moment.
+        let _ = call.answer.send(delivered);
+    }
+}
+
+/// How a program ended.
+enum Ended {
+    /// The worker ends, and nothing waits for this program any more.
+    Closed,
+    /// The program has ended or was killed, for this reason.
+    Dead(String),
+    /// The program was killed, because it did not give up an event in time.
+    Overdue(String, Instant),
+    /// The program has said that it ends, and has no batch.
+    Bye,
+    /// The worker has given up all batches that the program had, so the program was killed.
+    GivenUp,
+}
+
+/// The reason why a program is killed.
+enum Broken {
+    Protocol(String),
+    Overdue(String, Instant),
+}
+
+/// The reason why no program runs.
+enum Unstarted {
+    Closed,
+    Failed(String),
+}
+
+pub(crate) struct Keeper {
+    settings: Settings,
+    orders: mpsc::UnboundedReceiver<Order>,
+    /// Deliveries that no program has.
+    waiting: VecDeque<Box<Call>>,
+    /// The batches that the program has, by number.
+    running: HashMap<u64, Running>,
+    /// Lines that ask the program to give up events of dropped deliveries.
+    cancels: Vec<Bytes>,
+    /// The highest number of a batch that a program has got.
+    highest: u64,
+    /// The wait before the next start.
+    again: Duration,
+    is_closed: bool,
+}
+
+impl Keeper {
+    pub(crate) fn new(settings: Settings, orders: mpsc::UnboundedReceiver<Order>) -> Self {
+        Self {
+            settings,
+            orders,
+            waiting: VecDeque::new(),
+            running: HashMap::new(),
+            cancels: Vec::new(),
+            highest: 0,
+            again: AGAIN.0,
+            is_closed: false,
+        }
+    }
+
+    /// Keeps a program until the sink is closed. `first` is the program, which was just started.
+    pub(crate) async fn keep(mut self, first: Program) {
+        let mut started = Ok(first);
+        loop {
+            let begun = match started {
+                Ok(program) => self.begin(program).await,
+                Err(error) => Err(Unstarted::Failed(error)),
+            };
+            match begun {
+                Ok((program, hello)) => match self.serve(program, &hello).await {
+                    Ended::Closed => return,
+                    Ended::Dead(why) => self.died(&why, None),
+                    Ended::Overdue(why, at) => self.died(&why, Some(at)),
+                    Ended::Bye | Ended::GivenUp => {}
+                },
+                Err(Unstarted::Closed) => return,
+                Err(Unstarted::Failed(error)) => self.unavailable(&error),
+            }
+            if !self.wait_for_start().await {
+                return;
+            }
+            let command = &self.settings.command;
+            started = Program::start(command, self.settings.child)
+                .map_err(|error| format!("cannot start {command}: {error}"));
+        }
+    }
+
+    /// Waits for the program's hello.
+    async fn begin(&mut self, mut program: Program) -> Result<(Program, Hello), Unstarted> {
+        let Settings {
+            child,
+            timeout,
+            cancel,
+            hello,
+            ..
+        } = self.settings;
+        program.send(protocol::hello(child, timeout, cancel));
+        let deadline = Instant::now() + hello;
+        loop {
+            let failed = tokio::select! {
+                biased;
+                received = program.next() => match received {
+                    Some(Ok(Message::Hello(hello))) => return Ok((program, hello)),
+                    Some(Ok(_)) => "its first line is no hello".to_owned(),
+                    Some(Err(error)) => error,
+                    None => {
+                        let Dead { status, .. } = self.end(program).await;
+                        return Err(Unstarted::Failed(format!("the program ended without a hello ({status})")));
+                    }
+                },
+                order = self.orders.recv() => {
+                    self.take(order, None);
+                    if self.is_closed {
+                        self.end(program).await;
+                        return Err(Unstarted::Closed);
+                    }
+                    continue;
+                }
+                () = sleep_until(deadline) => format!("it said no hello within {hello:?}"),
+            };
+            self.end(program).await;
+            return Err(Unstarted::Failed(format!(
+                "the program was killed: {failed}"
+            )));
+        }
+    }
+
+    /// Gives batches to the program until it ends.
+    async fn serve(&mut self, mut program: Program, hello: &Hello) -> Ended {
+        let Hello {
+            concurrency,
+            client,
+        } = hello;
+        info!(target: LOG, child = self.settings.child, concurrency, client = %seriatim::escape::text(client), "the program is ready");
+        let (mut is_leaving, mut full_since) = (false, None);
+        let broken = loop {
+            if self.is_closed {
+                self.close(program).await;
+                return Ended::Closed;
+            }
+            if self.has_given_up() {
+                info!(target: LOG, child = self.settings.child, "the worker has given up its events, so the program is killed");
+                self.end(program).await;
+                self.running.clear();
+                return Ended::GivenUp;
+            }
+            if is_leaving && self.running.is_empty() {
+                program.close_input();
+                let _ = timeout(self.settings.stop, program.ended()).await;
+                self.end(program).await;
+                return Ended::Bye;
+            }
+            for line in self.cancels.drain(..) {
+                program.send(line);
+            }
+            if !is_leaving {
+                self.hand_out(&program, *concurrency);
+            }
+            // A flood of lines delays neither a time limit nor an order: the select is not biased, and
+            // limits that are over come first.
+            let mut deadline = self.running.values().map(|running| running.deadline).min();
+            let is_full = !is_leaving
+                && !self.waiting.is_empty()
+                && self.running.len() < *concurrency
+                && program.unread() >= UNREAD_MAX;
+            if is_full {
+                let soon = Instant::now() + LOOK_AGAIN;
+                deadline = Some(deadline.map_or(soon, |deadline| deadline.min(soon)));
+            }
+            if is_full && self.running.is_empty() {
+                let since = *full_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > self.settings.timeout {
+                    break Some(Broken::Protocol("it does not read its input".to_owned()));
+                }
+            } else {
+                full_since = None;
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now())
+                && let Err(broken) = self.overdue(&program)
+            {
+                break Some(Broken::Overdue(broken, Instant::now()));
+            }
+            tokio::select! {
+                received = program.next() => match received {
+                    Some(Ok(Message::Bye)) if is_leaving => {
+                        break Some(Broken::Protocol("it said bye twice".to_owned()));
+                    }
+                    Some(Ok(Message::Bye)) => is_leaving = true,
+                    Some(received) => if let Err(broken) = self.receive(received) {
+                        break Some(Broken::Protocol(broken));
+                    },
+                    None => break None,
+                },
+                order = self.orders.recv() => self.take(order, Some(&program)),
+                () = until(deadline) => {}
+            }
+        };
+        // A program that has only closed its output is killed, too.
+        let has_ended = broken.is_none() && timeout(ENDS_WITHIN, program.ended()).await.is_ok();
+        let Dead { status, received } = self.end(program).await;
+        // The answers that a program has written before its end count, but no line behind a wrong one.
+        if !matches!(broken, Some(Broken::Protocol(_))) {
+            for received in received {
+                if self.receive(received).is_err() {
+                    break;
+                }
+            }
+        }
+        match broken {
+            Some(Broken::Overdue(why, at)) => {
+                Ended::Overdue(format!("the program was killed: {why}"), at)
+            }
+            Some(Broken::Protocol(why)) => Ended::Dead(format!("the program was killed: {why}")),
+            None if has_ended => Ended::Dead(format!("the program ended ({status})")),
+            None => Ended::Dead("the program was killed: it closed its standard output".to_owned()),
+        }
+    }
+
+    /// Kills the program, and waits until it is dead. If it cannot be killed, e.g. because it has taken
+    /// the rights of another user, the sink is unavailable: another program could handle the same
+    /// events beside it.
+    async fn end(&mut self, program: Program) -> Dead {
+        let mut ending = std::pin::pin!(program.end());
+        let mut late = Instant::now() + KILLED_WITHIN;
+        loop {
+            tokio::select! {
+                biased;
+                dead = &mut ending => return dead,
+                order = self.orders.recv(), if !self.is_closed => self.take(order, None),
+                () = sleep_until(late) => {
+                    self.unavailable("the program was killed, but it does not end");
+                    late = Instant::now() + KILLED_WITHIN;
+                    if self.is_closed {
+                        return Dead { status: "alive".to_owned(), received: Vec::new() };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the program to end, and kills it if it does not.
+    async fn close(&mut self, mut program: Program) {
+        // Other workers may send its events at any moment.
+        if self.running.is_empty() {
+            program.send(protocol::stop(self.settings.stop));
+            program.close_input();
+            let _ = timeout(self.settings.stop, program.ended()).await;
+        }
+        self.end(program).await;
+    }
+
+    /// Returns whether all deliveries of the program's batches were dropped. This happens if the lease
+    /// is lost, or the grace of a stop is over. Then other workers may send these events at any moment,
+    /// so the program must not go on.
+    fn has_given_up(&self) -> bool {
+        let mut running = self.running.values();
+        !self.running.is_empty() && running.all(|running| running.call.is_none())
+    }
+
+    /// Takes an order. `program`: the program that runs, if any.
+    fn take(&mut self, order: Option<Order>, program: Option<&Program>) {
+        match order {
+            Some(Order::Deliver(call)) => self.waiting.push_back(call),
+            Some(Order::Dropped(number)) => {
+                self.waiting.retain(|call| call.number != number);
+                if let Some(running) = self.running.get_mut(&number) {
+                    running.call = None;
+                    if let Some(program) = program {
+                        running.cancel(program, number, self.settings.cancel);
+                    }
+                }
+            }
+            Some(Order::Close) | None => self.is_closed = true,
+        }
+    }
+
+    /// Gives the program the batches that it may have now.
+    fn hand_out(&mut self, program: &Program, concurrency: usize) {
+        // The deliveries of a lost lease are dropped one after another.
+        self.waiting
+            .retain(|call| !call.answer.is_closed() && !call.cx.cancelled.is_cancelled());
+        while self.running.len() < concurrency && program.unread() < UNREAD_MAX {
+            let has_suspect = self.running.values().any(|running| running.is_suspect);
+            // An object waits while the program still has a batch of it.
+            let is_free = |call: &Call| {
+                !self
+                    .running
+                    .values()
+                    .any(|running| running.object == call.object())
+            };
+            let Some(at) = self.waiting.iter().position(|call| is_free(call)) else {
+                return;
+            };
+            if has_suspect || self.waiting[at].is_suspect() && !self.running.is_empty() {
+                return;
+            }
+            let Some(call) = self.waiting.remove(at) else {
+                return;
+            };
+            let ids: Vec<u64> = call.batch.events().map(|event| event.id).collect();
+            if let Some(first) = ids.first() {
+                call.cx.begins(*first);
+            }
+            program.send(protocol::batch(
+                call.number,
+                &call.batch,
+                call.cx.attempts,
+                call.cx.crashes,
+            ));
+            let running = Running {
+                object: call.object().to_owned(),
+                is_suspect: call.is_suspect(),
+                ids,
+                done: 0,
+                deadline: Instant::now() + self.settings.timeout,
+                is_cancelled: false,
+                call: Some(call),
+            };
+            if let Some(number) = running.call.as_ref().map(|call| call.number) {
+                self.highest = self.highest.max(number);
+                self.running.insert(number, running);
+            }
+        }
+    }
+
+    /// Processes a line of the program.
+    ///
+    /// # Errors
+    /// If the line breaks the protocol.
+    fn receive(&mut self, received: Received) -> Result<(), String> {
+        let Answer { batch, id, result } = match received? {
+            Message::Answer(answer) => answer,
+            Message::Hello(_) => return Err("it said hello twice".to_owned()),
+            Message::Bye => return Ok(()),
+        };
+        let is_cancelled = matches!(result, Answered::Cancelled);
+        let Some(running) = self.running.get_mut(&batch) else {
+            // The question to give up an event and its result may have crossed.
+            if is_cancelled && batch <= self.highest {
+                return Ok(());
+            }
+            return Err(format!("it answered batch {batch}, which it does not have"));
+        };
+        let (over, left) = running.ids.split_at(running.done);
+        if is_cancelled && over.contains(&id) {
+            return Ok(());
+        }
+        let Some(at) = left.iter().position(|one| *one == id) else {
+            return Err(format!(
+                "it answered event {id}, which is not open in batch {batch}"
+            ));
+        };
+        // Progress of the program shows that it works.
+        self.again = AGAIN.0;
+        let stop = match result {
+            Answered::Ok => {
+                running.done += at + 1;
+                if let Some(next) = running.ids.get(running.done) {
+                    if let Some(call) = &running.call {
+                        call.cx.begins(*next);
+                        running.is_cancelled = false;
+                        running.deadline = Instant::now() + self.settings.timeout;
+                    } else {
+                        // The delivery was dropped, so all its events are given up.
+                        self.cancels.push(protocol::cancel(batch, *next));
+                    }
+                    return Ok(());
+                }
+                None
+            }
+            _ if at > 0 => {
+                return Err(format!(
+                    "it answered event {id} of batch {batch} before event {}",
+                    left[0]
+                ));
+            }
+            Answered::Stop(stop) => Some(stop),
+            Answered::Cancelled if running.is_cancelled => {
+                let limit = self.settings.timeout;
+                Some(Stop::transient(format!("no result within {limit:?}")))
+            }
+            Answered::Cancelled => Some(Stop::transient("the program has given it up")),
+        };
+        if let Some(running) = self.running.remove(&batch) {
+            running.over(stop);
+        }
+        Ok(())
+    }
+
+    /// Asks the program to give up events that take too long.
+    ///
+    /// # Errors
+    /// If the program was asked before, and did not answer in time.
+    fn overdue(&mut self, program: &Program) -> Result<(), String> {
+        let now = Instant::now();
+        for (number, running) in &mut self.running {
+            if running.deadline > now {
+                continue;
+            }
+            if running.is_cancelled {
+                let (id, within) = (running.ids[running.done], self.settings.cancel);
+                return Err(format!("it did not give up event {id} within {within:?}"));
+            }
+            running.cancel(program, *number, self.settings.cancel);
+        }
+        Ok(())
+    }
+
+    /// Counts a crash for each event that the dead program had. If it was killed because of events
+    /// without a result in time, only the events count a crash whose time was over `at` that moment.
+    fn died(&mut self, why: &str, at: Option<Instant>) {
+        let child = self.settings.child;
+        warn!(target: LOG, child, batches = self.running.len(), again_in = ?self.again, "{}", seriatim::escape::text(why));
+        self.cancels.clear();
+        for (_, running) in self.running.drain() {
+            let counts = at.is_none_or(|at| running.is_cancelled && running.deadline <= at);
+            running.over(Some(if counts {
+                Stop::crashed(why)
+            } else {
+                Stop::Postponed {
+                    reason: why.to_owned(),
+                    after: Duration::ZERO,
+                }
+            }));
+        }
+    }
+
+    /// Gives back all deliveries, because the program cannot be started.
+    fn unavailable(&mut self, error: &str) {
+        warn!(target: LOG, child = self.settings.child, again_in = ?self.again, "{}", seriatim::escape::text(error));
+        for call in self.waiting.drain(..) {
+            let _ = call
+                .answer
+                .send(Delivered::stopped(0, Stop::unavailable(error)));
+        }
+    }
+
+    /// Waits until the program may be started again. Returns false if the sink was closed.
+    async fn wait_for_start(&mut self) -> bool {
+        let at = Instant::now() + self.again;
+        self.again = (self.again * 2).min(AGAIN.1);
+        loop {
+            if self.is_closed {
+                return false;
+            }
+            tokio::select! {
+                biased;
+                order = self.orders.recv() => self.take(order, None),
+                () = sleep_until(at) => return true,
+            }
+        }
+    }
+}
+
+/// Waits until this time; for ever if there is none.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,246 @@
+//! Handlers in another language: `seriatim worker --sink exec:COMMAND`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rstest::rstest;
+
+use crate::support::console::{Console, PATIENCE};
+use crate::support::process::Process;
+use crate::support::{Redis, until};
+
+/// A program that records the beginning and the end of each event's work in a file, and does what the
+/// event says. It is the example with other work.
+const WORK: &str = r#"
+import os, pathlib, sys, time
+sys.path.insert(0, sys.argv[1])
+import handlers
+
+seen = open(sys.argv[2], "a", buffering=1)
+
+def work(name, event):
+    seen.write(f"begin {name} {event.get('n')}\n")
+    if "sleep" in event:
+        time.sleep(event["sleep"])
+    if "die" in event:
+        os.kill(os.getpid(), 9)
+    if "bad" in event:
+        raise ValueError("bad")
+    if event.get("flaky") and pathlib.Path(sys.argv[2]).read_text().count(f"begin {name} ") < 3:
+        raise OSError("busy")
+    seen.write(f"end {name} {event.get('n')}\n")
+
+handlers.run(work)
+"#;
+
+struct Scene {
+    redis: Redis,
+    console: Console,
+    dir: tempfile::TempDir,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let (redis, console) = Redis::start().with_console().await;
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("work.py"), WORK).expect("written");
+        Self {
+            redis,
+            console,
+            dir,
+        }
+    }
+
+    fn seen_file(&self) -> PathBuf {
+        self.dir.path().join("seen")
+    }
+
+    fn worker(&self, options: &[&str]) -> Process {
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+        let sink = format!(
+            "exec:python3 -B '{}' '{}' '{}'",
+            self.dir.path().join("work.py").display(),
+            examples.display(),
+            self.seen_file().display()
+        );
+        Process::start(&self.redis, "w", &sink, options)
+    }
+
+    /// Returns the lines that the programs have written.
+    fn seen(&self) -> Vec<String> {
+        let seen = std::fs::read_to_string(self.seen_file()).unwrap_or_default();
+        seen.lines().map(str::to_owned).collect()
+    }
+
+    async fn until_seen(&self, line: &str) {
+        until(&format!("{line:?} is seen"), PATIENCE, async || {
+            self.seen().iter().any(|seen| seen == line).then_some(())
+        })
+        .await;
+    }
+
+    /// Returns the numbers of the events of this object whose work has ended.
+    fn ended(&self, object: &str) -> Vec<u32> {
+        let of = format!("end {object} ");
+        let seen = self.seen();
+        let numbers = seen.iter().filter_map(|line| line.strip_prefix(&of));
+        numbers.map(|n| n.parse().expect("a number")).collect()
+    }
+}
+
+#[tokio::test]
+async fn every_outcome_of_a_handler_has_its_effect() {
+    let scene = Scene::new().await;
+    let worker = scene.worker(&["--retry", "fixed:10ms"]);
+    let console = &scene.console;
+    console
+        .emit_all("a", (0..50).map(|n| format!("{{\"n\":{n}}}")))
+        .await;
+    console
+        .emit_all("b", [r#"{"n":0,"bad":1}"#, r#"{"n":1}"#])
+        .await;
+    console
+        .emit_all("c", [r#"{"n":0,"flaky":true}"#, r#"{"n":1}"#])
+        .await;
+    console.until_at_rest().await;
+    assert_eq!(scene.ended("a"), (0..50).collect::<Vec<_>>());
+    assert_eq!(scene.ended("b"), [1]);
+    assert_eq!(scene.ended("c"), [0, 1]);
+    assert_eq!(
+        scene
+            .seen()
+            .iter()
+            .filter(|line| *line == "begin c 0")
+            .count(),
+        3
+    );
+    assert_eq!(console.dead().await.len(), 1);
+    worker.until_logged("the program is ready").await;
+    console.check().await;
+}
+
+/// The event that kills its program is held after exactly so many deaths. The events that were in
+/// hand beside it come again, and no other object is held.
+#[tokio::test]
+async fn an_event_that_kills_its_program_is_held_and_no_other() {
+    let scene = Scene::new().await;
+    let console = &scene.console;
+    for object in 0..10 {
+        console
+            .emit_all(
+                &format!("o:{object}"),
+                (0..5).map(|n| format!("{{\"n\":{n}}}")),
+            )
+            .await;
+    }
+    console
+        .emit_all(
+            "poison",
+            [r#"{"n":0}"#, r#"{"n":1,"die":true}"#, r#"{"n":2}"#],
+        )
+        .await;
+    let worker = scene.worker(&["--crashes-max", "3", "--exec-children", "2"]);
+    let why = "crashes: died 3 times with this event in hand, at last: the program ended (signal: 9 (SIGKILL))";
+    let held = console.until_held("poison", why).await;
+    assert!(held.contains(" 0 3 crashes: "), "{held}");
+    for object in 0..10 {
+        let object = format!("o:{object}");
+        until(&format!("{object} is delivered"), PATIENCE, async || {
+            (scene.ended(&object).last() == Some(&4)).then_some(())
+        })
+        .await;
+        // An event whose program died before its answer may come twice, but none is passed over.
+        let mut ended = scene.ended(&object);
+        ended.dedup();
+        assert_eq!(ended, [0, 1, 2, 3, 4], "{object}");
+    }
+    let seen = scene.seen();
+    let deaths = seen.iter().filter(|line| *line == "begin poison 1").count();
+    assert_eq!(deaths, 3, "{seen:?}");
+    assert_eq!(scene.ended("poison"), [0]);
+    until("all others are at rest", PATIENCE, async || {
+        let held: u64 = console.run(&["ZCARD", &console.keys.objects_held()]).await;
+        (held == 1).then_some(())
+    })
+    .await;
+    drop(worker);
+    console.check().await;
+}
+
+/// A graceful stop waits for the event in hand, and counts neither an attempt nor a crash. Then the
+/// program has ended, too.
+#[tokio::test]
+async fn a_stop_waits_for_the_handler_and_ends_the_program() {
+    let scene = Scene::new().await;
+    let mut worker = scene.worker(&[]);
+    scene
+        .console
+        .emit_all("a", [r#"{"n":0,"sleep":0.7}"#])
+        .await;
+    scene.until_seen("begin a 0").await;
+    worker.terminate();
+    assert!(worker.ended().await.success(), "{}", worker.log());
+    assert_eq!(scene.ended("a"), [0]);
+    assert_eq!(scene.console.last_id("a").await, 1);
+    assert!(
+        !worker.log().contains("the program ended"),
+        "{}",
+        worker.log()
+    );
+    scene.console.check().await;
+}
+
+/// The program ends with the input that its worker has closed by its death.
+#[tokio::test]
+async fn a_handler_ends_with_its_worker() {
+    let scene = Scene::new().await;
+    let mut worker = scene.worker(&[]);
+    scene.console.emit_all("a", [r#"{"n":0,"sleep":2}"#]).await;
+    scene.until_seen("begin a 0").await;
+    worker.kill();
+    let _again = scene.worker(&[]);
+    scene.console.until_at_rest().await;
+    assert_eq!(scene.seen(), ["begin a 0", "begin a 0", "end a 0"]);
+}
+
+/// A handler that takes longer than several leases keeps its object.
+#[tokio::test]
+async fn a_long_handler_keeps_its_object() {
+    let scene = Scene::new().await;
+    let _worker = scene.worker(&["--lease", "300ms"]);
+    let other = Process::start(&scene.redis, "other", "null", &["--lease", "300ms"]);
+    let wide = Duration::from_secs(3);
+    scene.console.emit_all("a", [r#"{"n":0,"sleep":3}"#]).await;
+    // The other worker discards the event if it is the one that claims it.
+    let claimed = tokio::time::timeout(wide, scene.until_seen("begin a 0")).await;
+    if claimed.is_ok() {
+        scene.until_seen("end a 0").await;
+        assert_eq!(scene.seen(), ["begin a 0", "end a 0"]);
+    }
+    drop(other);
+    scene.console.until_at_rest().await;
+}
+
+#[rstest]
+#[case(&["--sink", "exec:"], "--sink: the sink exec: is invalid: there is no command; write e.g. python3 handlers.py")]
+#[case(&["--sink", "exec:a 'b"], "--sink: the sink exec: is invalid: a quote or a backslash has no end")]
+#[case(&["--sink", "exec:/no/such --key=secret"], "--sink: cannot start /no/such: No such file or directory (os error 2)")]
+#[case(&["--sink", "exec:/"], "--sink: cannot start /: Permission denied (os error 13)")]
+#[case(&["--sink", "exec:true", "--exec-children", "65"], "--exec-children is 65; it is 1 to 64")]
+#[case(&["--sink", "exec:true", "--exec-timeout", "1ms"], "--exec-timeout is 1ms; it is 10ms to 24h")]
+#[case(&["--sink", "null", "--exec-children", "2"], "--exec-children is only for --sink exec; the sink is null")]
+#[case(&["--sink", "exec:true", "--sink-timeout", "1s"], "--sink-timeout is only for an HTTP sink; the sink is exec:true")]
+fn what_is_wrong_is_refused(#[case] args: &[&str], #[case] why: &str) {
+    let output = Command::new(crate::support::program())
+        .args(["--redis", "redis://127.0.0.1:1", "--log", "off", "worker"])
+        .args(args)
+        .output()
+        .expect("the program runs");
+    let text = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert_eq!(
+        text.lines().collect::<Vec<_>>(),
+        [format!("seriatim: {why}")]
+    );
+}
