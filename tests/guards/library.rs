@@ -115,3 +115,24 @@ async fn a_library_forgets_slots_in_the_end() {
     }
     panic!("{kept} bytes are kept");
 }
+
+/// A library remembers the bounds that it has met, 100 at most. Here 20,000 calls have different ones,
+/// which would take more than 8 MB.
+#[tokio::test]
+async fn a_library_forgets_bounds_in_the_end() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    let call = async |n: u64| {
+        let other = bounds(|b| {
+            b.claims = 0;
+            b.forget_after = Some(std::time::Duration::from_millis(1_000_000 + n));
+        });
+        scene.advance(other, |_| ()).await;
+    };
+    call(0).await;
+    let before = memory(&scene).await;
+    for n in 1..20_000 {
+        call(n).await;
+    }
+    let kept = memory(&scene).await.saturating_sub(before);
+    assert!(kept < 3 << 20, "{kept} bytes are kept");
+}

@@ -32,6 +32,23 @@ async fn a_suspect_without_room_is_put_off() {
     scene.check().await;
 }
 
+/// The owner of a due suspect is lost, and there is no room for the suspect. The owner is written again,
+/// so that no later marker leads to the events behind the batch.
+#[tokio::test]
+async fn a_lost_owner_of_a_suspect_without_room_is_written_again() {
+    let scene = held(&[4]).await;
+    scene.add("DEL work:1:event.worker").await;
+    let room = with(Suspects::of(5, false).full().put_off(600_000));
+    let answer = scene.free(0..2, room).await;
+    assert_eq!(
+        answer.texts(),
+        ["work:1:event.worker: mended: the owner of a held object was absent"]
+    );
+    assert!(answer.objects().is_empty());
+    assert_eq!(scene.at("work:1:event.worker").await, "held");
+    scene.check().await;
+}
+
 /// A batch with more crashes leaves less room for others.
 #[tokio::test]
 async fn what_is_taken_leaves_less_room() {
