@@ -274,7 +274,7 @@ async fn log(stderr: impl AsyncRead + Unpin, child: usize) {
             logged += 1;
             let text = String::from_utf8_lossy(&line);
             let text = seriatim::escape::text(text.trim_end());
-            info!(target: LOG, child, cut = !is_whole, "{text}");
+            info!(target: LOG, child, cut = (!is_whole).then_some(true), "{text}");
         }
         is_rest = !is_whole;
     }

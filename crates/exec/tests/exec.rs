@@ -150,7 +150,7 @@ async fn every_result_is_passed_on(#[case] says: &str, #[case] count: usize, #[c
     assert_eq!(outcome(&exec, 3).await, (count, stop.to_owned()));
 }
 
-/// What a program has answered before its death counts, and the next event counts the crash.
+/// An answer that a program has written before its death counts. The next event counts the crash.
 #[rstest]
 #[case("kill -9 $$", 0, "the program ended (signal: 9 (SIGKILL))")]
 #[case("say ok 1; say ok 2; exit 3", 2, "the program ended (exit status: 3)")]
@@ -373,7 +373,8 @@ async fn a_program_that_closes_its_input_is_killed() {
     );
 }
 
-/// The lines that a program does not read are bounded, although it answers them.
+/// A program may answer batches that it has not read. Then it gets no further batch, so that the unread
+/// lines are bounded.
 #[tokio::test]
 async fn a_program_that_answers_without_reading_gets_no_further_batch() {
     let mut options = options();
