@@ -6,7 +6,8 @@
 --              EVENT_BYTES `, the object's name and the event. PLACE is the handler's place among
 --              the registered ones. A schedule: `sNAME_BYTES EVENT_BYTES KEY_BYTES MODE DUE `, the
 --              object's name, the event and the key. MODE: `r` replaces, `t` keeps the time, `f`
---              keeps the first. DUE: `@MS` since 1970, or `+MS` after the step that ends the event
+--              keeps the first, `c` cancels (no event is set). DUE: `@MS` since 1970, or `+MS` after
+--              the step that ends the event
 --   result:ID  the result of one handler: the member `"ID":VALUE` of a JSON object
 
 -- Returns whether a field of the hash has emits.
@@ -40,7 +41,7 @@ end
 -- Parses the schedule at position `at` of the text. Returns the schedule, and the position after
 -- it; nil if there is no valid schedule.
 local function schedule_of(text, at)
-  local name_bytes, event_bytes, key_bytes, mode, sign, ms, from = string.match(text, '^s(%d+) (%d+) (%d+) ([rtf])([@+])(%d+) ()', at)
+  local name_bytes, event_bytes, key_bytes, mode, sign, ms, from = string.match(text, '^s(%d+) (%d+) (%d+) ([rtfc])([@+])(%d+) ()', at)
   if not from then
     return nil
   end
@@ -129,10 +130,13 @@ local function commands_of(emits)
     seen[object] = true
   end
   for _, later in ipairs(emits.later or {}) do
-    commands[#commands + 1] = { 'HSET', P .. later.object .. K.events_scheduled_of, 'f', 'v' }
-    commands[#commands + 1] = { 'ZSCORE', P .. K.events_scheduled, 'm' }
-    commands[#commands + 1] = { 'ZADD', P .. K.events_scheduled, '0', 'm' }
-    commands[#commands + 1] = { 'ZADD', P .. K.events_scheduled_wake, '0', 'm' }
+    local hash, index = P .. later.object .. K.events_scheduled_of, P .. K.events_scheduled
+    if later.mode == 'c' then
+      commands[#commands + 1], commands[#commands + 2] = { 'HDEL', hash, 'f' }, { 'ZREM', index, 'm' }
+    else
+      commands[#commands + 1], commands[#commands + 2] = { 'HSET', hash, 'f', 'v' }, { 'ZSCORE', index, 'm' }
+      commands[#commands + 1], commands[#commands + 2] = { 'ZADD', index, '0', 'm' }, { 'ZADD', P .. K.events_scheduled_wake, '0', 'm' }
+    end
   end
   return commands
 end
@@ -149,19 +153,25 @@ end
 -- A schedule that is due within this time wakes a worker, just as a schedule of a producer does.
 local WAKE_MS = 60000
 
--- Schedules the events, as a producer does.
+-- Schedules the events, and cancels schedules, as a producer does.
 local function schedule_all(later)
   local now_ms, wakes = rare.time.now_ms(), false
   for _, schedule in ipairs(later) do
     local hash, member = P .. schedule.object .. K.events_scheduled_of, rare.schedules.member(schedule.object, schedule.key)
-    local due_ms = math.min(schedule.sign == '+' and now_ms + schedule.ms or schedule.ms, ids.MAX)
-    local is_there = schedule.mode ~= 'r' and redis_call('ZSCORE', P .. K.events_scheduled, member)
-    if not is_there or schedule.mode == 't' then
-      redis_call('HSET', hash, schedule.key, schedule.event)
-    end
-    if not is_there then
-      redis_call('ZADD', P .. K.events_scheduled, string.format('%.0f', due_ms), member)
-      wakes = wakes or due_ms < now_ms + WAKE_MS
+    local mode, index = schedule.mode, P .. K.events_scheduled
+    if mode == 'c' then
+      redis_call('HDEL', hash, schedule.key)
+      redis_call('ZREM', index, member)
+    else
+      local due_ms = math.min(schedule.sign == '+' and now_ms + schedule.ms or schedule.ms, ids.MAX)
+      local is_there = mode ~= 'r' and redis_call('ZSCORE', index, member)
+      if not is_there or mode == 't' then
+        redis_call('HSET', hash, schedule.key, schedule.event)
+      end
+      if not is_there then
+        redis_call('ZADD', index, string.format('%.0f', due_ms), member)
+        wakes = wakes or due_ms < now_ms + WAKE_MS
+      end
     end
   end
   if wakes then

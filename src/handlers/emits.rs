@@ -190,6 +190,19 @@ impl Emitting {
         Ok(())
     }
 
+    pub(super) fn push_cancel(
+        &self,
+        room: &EmitRoom,
+        object: &str,
+        key: &str,
+    ) -> Result<(), HandlerEmitError> {
+        let mut emitting = locked(&self.0);
+        let done = emitting.as_mut().ok_or(HandlerEmitError::Ended)?;
+        room.take(SCHEDULE_EVENTS, object.len() + key.len())?;
+        done.emits.push_cancel(object.as_bytes(), key.as_bytes());
+        Ok(())
+    }
+
     pub(super) fn set_result(
         &self,
         room: &EmitRoom,

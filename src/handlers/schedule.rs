@@ -1,4 +1,4 @@
-//! A schedule that is set together with the success of a handler.
+//! A schedule that is set or cancelled together with the success of a handler.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -46,6 +46,26 @@ impl HandlerContext {
             mode: LaterMode::Replace,
             due: Due::At(0),
         }
+    }
+
+    /// Cancels the object's schedule with this key, if there is one when the handler's event is
+    /// finalized. Like an [emit](Self::emit), this belongs to the success of the handler. It counts as
+    /// two emits. Cancels and schedules of a handler take effect in the order of the calls.
+    ///
+    /// An event that a worker has taken already is not cancelled, also if it waits for a retry.
+    /// [`Emitter::cancel`](crate::emit::Emitter::cancel) ends such an event.
+    ///
+    /// # Errors
+    /// As [`emit`](Self::emit), and [`HandlerEmitError::Key`].
+    pub fn cancel_schedule(
+        &self,
+        object: impl AsRef<str>,
+        key: impl Into<String>,
+    ) -> Result<(), HandlerEmitError> {
+        let object = self.object_named(object.as_ref())?;
+        let key = ScheduleKey::new(key)?;
+        self.emitting
+            .push_cancel(&self.run.room, object.as_str(), key.as_str())
     }
 }
 

@@ -7,15 +7,15 @@ use serde_core::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::event::ObjectName;
-use crate::wire::values::{Due, Later};
+use crate::wire::values::{Due, Later, LaterMode};
 
-/// An event that a handler has emitted.
+/// An event that a handler has emitted or scheduled, or a schedule that it has cancelled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmittedEvent {
     /// Object of the event.
     pub object: ObjectName,
-    /// The event as JSON, byte for byte as it will be pushed.
+    /// The event as JSON, byte for byte as it will be pushed. Empty if a schedule is cancelled.
     pub payload: Bytes,
     /// The schedule of the event; none if the event is not scheduled.
     pub schedule: Option<EmittedSchedule>,
@@ -33,6 +33,8 @@ pub struct EmittedSchedule {
     /// The time from the end of the handler's event until the scheduled event is due; none if
     /// `at_ms` is set.
     pub after: Option<Duration>,
+    /// Whether the handler has cancelled the schedule with this key.
+    pub is_cancelled: bool,
 }
 
 impl From<Later<'_>> for EmittedSchedule {
@@ -45,6 +47,7 @@ impl From<Later<'_>> for EmittedSchedule {
             key: String::from_utf8_lossy(later.key).into_owned(),
             at_ms,
             after,
+            is_cancelled: later.mode == LaterMode::Cancel,
         }
     }
 }
@@ -125,8 +128,23 @@ pub(super) fn find_scheduled<'a>(
             .json::<Value>()
             .is_ok_and(|event| pattern.matches(&event))
     };
-    let mut later = emitted.iter().filter(|event| event.schedule.is_some());
+    let is_scheduled = |event: &&EmittedEvent| {
+        event
+            .schedule
+            .as_ref()
+            .is_some_and(|schedule| !schedule.is_cancelled)
+    };
+    let mut later = emitted.iter().filter(is_scheduled);
     later.find(|event| event.object.as_str() == object && matches(event))
+}
+
+/// Returns whether the schedule of the object with this key is cancelled.
+pub(super) fn is_cancelled(emitted: &[EmittedEvent], object: &str, key: &str) -> bool {
+    emitted.iter().any(|event| {
+        let schedule = event.schedule.as_ref();
+        event.object.as_str() == object
+            && schedule.is_some_and(|schedule| schedule.is_cancelled && schedule.key == key)
+    })
 }
 
 /// Returns the events as lines of text. The message of a failed assertion shows them.
@@ -136,7 +154,12 @@ pub(super) fn shown(emitted: &[EmittedEvent]) -> String {
             .schedule
             .as_ref()
             .map_or_else(String::new, |schedule| {
-                format!("  later, key {:?}", schedule.key)
+                let what = if schedule.is_cancelled {
+                    "cancelled"
+                } else {
+                    "later"
+                };
+                format!("  {what}, key {:?}", schedule.key)
             });
         format!(
             "\n  {}  {}{when}",

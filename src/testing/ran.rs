@@ -167,6 +167,20 @@ impl Ran {
         }
     }
 
+    /// Asserts that the schedule of this object with this key was cancelled.
+    ///
+    /// # Panics
+    /// If it was not.
+    #[track_caller]
+    pub fn assert_schedule_cancelled(&self, object: &str, key: &str) -> &Self {
+        assert!(
+            emitted::is_cancelled(&self.emitted, object, key),
+            "no schedule of {object} with the key {key:?} was cancelled{}",
+            self.describe()
+        );
+        self
+    }
+
     /// Asserts that no event that matches the pattern was emitted for this object.
     ///
     /// # Panics

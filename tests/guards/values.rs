@@ -250,6 +250,7 @@ async fn emits() {
     emits.push("\u{e9}".as_bytes(), b"7");
     emits.push_later(b"c 2", b"", later(b"", keep_first, Due::At(17)));
     emits.push_later(b"d", b"1", later(b"x", LaterMode::Replace, Due::At(0)));
+    emits.push_cancel(b"e 1", b"k 2");
     let value = emits.value(3);
     let body = "
         local _, list = rare.emits.parse({ 'id', '7', 'emit:h', ARGV[1] })
@@ -271,6 +272,7 @@ async fn emits() {
             LaterMode::Replace => "r",
             LaterMode::KeepTime => "t",
             LaterMode::KeepFirst => "f",
+            LaterMode::Cancel => "c",
         };
         let due = match later.due {
             Due::At(ms) => format!("@{ms}"),

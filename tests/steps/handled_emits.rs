@@ -270,6 +270,45 @@ async fn what_is_scheduled_for_soon_wakes_a_worker() {
     }
 }
 
+/// A handler can cancel a schedule. Cancels and schedules take effect in their order. A cancel wakes
+/// no worker, and one without a schedule does nothing.
+#[tokio::test]
+async fn what_is_cancelled_is_gone_and_its_order_with_schedules_counts() {
+    let there = "HSET work:2:events.scheduled k 0 other 9; \
+                 ZADD events.scheduled 9e12 'work:2\nk' 9e12 'work:2\nother'";
+    let other = "<work:2\\nother: 9000000000000>";
+    let scene = Scene::new().await;
+    let schedule = |emits: &mut Emits| {
+        let (key, mode, due) = (&b"k"[..], LaterMode::Replace, Due::At(8_000_000_000_000));
+        emits.push_later(b"work:2", b"1", Later { key, mode, due });
+    };
+    let cancel = |emits: &mut Emits| emits.push_cancel(b"work:2", b"k");
+    type Step<'a> = &'a dyn Fn(&mut Emits);
+    let cases: [(&str, &[Step<'_>], &str, &str); 4] = [
+        (there, &[&cancel], "{other: 9}", other),
+        ("", &[&cancel], "nil", "nil"),
+        ("", &[&schedule, &cancel], "nil", "nil"),
+        (
+            "",
+            &[&schedule, &cancel, &schedule],
+            "{k: 1}",
+            "<work:2\\nk: 8000000000000>",
+        ),
+    ];
+    for (keys, steps, hash, index) in cases {
+        scene.again(&format!("{IN_HAND}; {keys}")).await;
+        let mut emits = Emits::default();
+        for step in steps {
+            step(&mut emits);
+        }
+        finish_one(&scene, 5, "a", &emits.value(1)).await;
+        assert_eq!(done(&scene).await, [""; 0]);
+        assert_eq!(scene.at("work:2:events.scheduled").await, hash);
+        assert_eq!(scene.at("events.scheduled").await, index);
+        assert_eq!(scene.at("events.scheduled.wake").await, "nil");
+    }
+}
+
 /// A result that is ignored pushes no emits. Neither does a result without the statement that it
 /// may end the event.
 #[tokio::test]

@@ -35,6 +35,8 @@ pub enum LaterMode {
     KeepTime,
     /// Change nothing.
     KeepFirst,
+    /// Cancel it. There is no event, and the time has no meaning.
+    Cancel,
 }
 
 /// The time at which a scheduled event is due, in ms.
@@ -52,6 +54,7 @@ impl LaterMode {
             Self::Replace => 'r',
             Self::KeepTime => 't',
             Self::KeepFirst => 'f',
+            Self::Cancel => 'c',
         }
     }
 }
@@ -92,6 +95,12 @@ impl Emits {
         self.text.extend_from_slice(object);
         self.text.extend_from_slice(event);
         self.text.extend_from_slice(later.key);
+    }
+
+    /// Adds the cancelling of an object's schedule. It counts as a scheduled event.
+    pub fn push_cancel(&mut self, object: &[u8], key: &[u8]) {
+        let (mode, due) = (LaterMode::Cancel, Due::At(0));
+        self.push_later(object, b"", Later { key, mode, due });
     }
 
     /// Returns the number of events; a scheduled event counts as two.
@@ -179,6 +188,7 @@ fn mode_and_due(text: &str) -> Option<(LaterMode, Due)> {
         LaterMode::Replace,
         LaterMode::KeepTime,
         LaterMode::KeepFirst,
+        LaterMode::Cancel,
     ]
     .into_iter()
     .find(|known| known.letter() == mode)?;
@@ -204,6 +214,7 @@ mod tests {
         };
         emits.push_later(b"b", b"[]", later);
         emits.push("é".as_bytes(), b"");
+        emits.push_cancel(b"c", b"k");
         let value = emits.value(7);
         let now = |object, event| EmitEntry {
             object,
@@ -215,14 +226,23 @@ mod tests {
             event: b"[]",
             later: Some(later),
         };
-        assert_eq!(
-            Emits::read(&value),
-            Some((
-                7,
-                vec![now(b"a 1", b"{} "), scheduled, now("é".as_bytes(), b"")]
-            ))
-        );
-        assert_eq!((emits.events(), emits.bytes()), (4, 14));
+        let cancelled = EmitEntry {
+            object: b"c",
+            event: b"",
+            later: Some(Later {
+                key: b"k",
+                mode: LaterMode::Cancel,
+                due: Due::At(0),
+            }),
+        };
+        let all = [
+            now(b"a 1", b"{} "),
+            scheduled,
+            now("é".as_bytes(), b""),
+            cancelled,
+        ];
+        assert_eq!(Emits::read(&value), Some((7, all.to_vec())));
+        assert_eq!((emits.events(), emits.bytes()), (6, 16));
         assert_eq!(Emits::read(&Emits::default().value(0)), Some((0, vec![])));
         for end in 0..value.len() {
             assert_eq!(Emits::read(&value[..end]), None, "{end}");
