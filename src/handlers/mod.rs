@@ -8,15 +8,18 @@
 //! - `handler`, `failure`: the trait of a handler, and its failures
 //! - `context`: the context of a handler, and the guard for subtasks
 //! - `emits`: the emits of a handler, and its result
-//! - `schedule`: the schedules that a handler sets
+//! - `schedule`: the schedules that a handler sets, and those that it cancels
 //! - `set`, `fields`: the registered handlers, and the fields of each handler in the ledger
 //! - `run`: runs the handlers of one event
+//! - `remote`, `effects`: the handler of a sink whose handlers run outside of this process
 
 mod context;
+mod effects;
 mod emits;
 mod failure;
 mod fields;
 mod handler;
+mod remote;
 mod run;
 mod schedule;
 mod set;
@@ -32,11 +35,13 @@ use serde_core::de::DeserializeOwned;
 pub use context::{
     Fence, HandlerContext, SUBTASK_BYTES_MAX, SUBTASK_VALUE_BYTES_MAX, SUBTASKS_MAX,
 };
+pub use effects::Effects;
 pub use emits::{
     EMITS_BYTES_MAX, EMITS_MAX, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX,
 };
 pub use failure::{Failure, HandlerResult};
 pub use handler::{EventType, Handler};
+pub use remote::{Remote, Stored};
 pub use run::HandlerOutcome;
 pub use schedule::HandlerSchedule;
 pub use set::Unhandled;

@@ -16,6 +16,7 @@ mod dashboard;
 mod documents;
 mod doors;
 mod early;
+mod effects;
 mod entrances;
 mod event_url;
 mod exclusive;

@@ -64,6 +64,8 @@ pub(crate) enum Reply {
     ThenClose(u16),
     /// A 200 whose body of this many bytes never ends.
     Endless(usize),
+    /// A 200 with this header, whose body never ends.
+    Unfinished(&'static str),
     /// A 200 after this time.
     Late(Duration),
     /// No answer.
@@ -244,6 +246,7 @@ async fn serve(stream: TcpStream, state: Arc<State>) {
                     | Reply::With(200..=299, ..)
                     | Reply::ThenClose(200..=299)
                     | Reply::Endless(_)
+                    | Reply::Unfinished(_)
                     | Reply::Late(_)
             );
             all.push(got);
@@ -253,10 +256,15 @@ async fn serve(stream: TcpStream, state: Arc<State>) {
             Reply::Status(status) => (status, Vec::new(), String::new(), false),
             Reply::With(status, headers, text) => (status, headers, text, false),
             Reply::ThenClose(status) => (status, Vec::new(), String::new(), true),
-            Reply::Endless(bytes) => {
+            Reply::Endless(_) | Reply::Unfinished(_) => {
+                let (header, bytes) = match reply {
+                    Reply::Unfinished(header) => (header, 1),
+                    Reply::Endless(bytes) => ("a: b", bytes),
+                    _ => ("a: b", 0),
+                };
                 let answer = format!(
-                    "HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n{}",
-                    "x".repeat(bytes)
+                    "HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n{header}\r\n\r\n{}",
+                    "{".repeat(bytes)
                 );
                 let _ = stream.get_mut().write_all(answer.as_bytes()).await;
                 tokio::time::sleep(Duration::from_secs(3600)).await;

@@ -12,13 +12,16 @@ use reqwest::header::{HeaderMap, HeaderValue};
 use reqwest::{Body, RequestBuilder, Response, StatusCode, Url};
 use seriatim::escape;
 use seriatim::event::Event;
+use seriatim::handlers::Effects;
 use seriatim::sink::Context;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::answer::{Meaning, retry_after};
 use super::body::{Message, message};
 use super::clients::{Clients, Routes};
+use super::effects::{self, NoEffects};
 use super::error::HttpError;
+use super::event_url::Prefix;
 use super::exclusive::{Exclusive, Record};
 use super::options::Options;
 use super::receivers::Failure;
@@ -42,9 +45,11 @@ const SHOWN_MAX: usize = 200;
 const SECRET_BYTES_MIN: usize = 4;
 
 /// The result of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Answer {
     pub(super) meaning: Meaning,
+    /// The effects that the receiver asks for; none if the events are not delivered.
+    pub(super) effects: Option<Effects>,
     /// The error text; empty if the events are delivered.
     pub(super) error: String,
     /// The wait that the receiver asks for.
@@ -66,6 +71,7 @@ impl Answer {
     pub(super) fn rejected(error: String) -> Self {
         Self {
             meaning: Meaning::Rejected,
+            effects: None,
             error,
             retry_after: None,
             is_timeout: false,
@@ -117,6 +123,8 @@ pub(super) struct Exchange {
     streams: Streams,
     settings: Settings,
     options: Options,
+    /// The prefixes of the URLs whose answers may have effects; `None`: all URLs.
+    effects_from: Option<Vec<Prefix>>,
 }
 
 /// The times of a request.
@@ -143,11 +151,13 @@ enum Ended<'a> {
 }
 
 impl Exchange {
-    /// `needs_tls` says whether a URL begins with `https`.
+    /// `needs_tls` says whether a URL begins with `https`. `effects_from`: the prefixes of the URLs
+    /// whose answers may have effects; `None`: all URLs.
     pub(super) fn new(
         options: Options,
         routes: Routes,
         needs_tls: bool,
+        effects_from: Option<Vec<Prefix>>,
     ) -> Result<Self, HttpError> {
         options.validate()?;
         let connect_timeout = options.connect_timeout.min(options.timeout / 2);
@@ -159,6 +169,7 @@ impl Exchange {
             streams: Streams::default(),
             settings,
             options,
+            effects_from,
         })
     }
 
@@ -424,6 +435,11 @@ impl Exchange {
         let status = response.status();
         let retry_after = retry_after(response.headers(), SystemTime::now());
         let meaning = self.options.statuses.meaning(status, retry_after.is_some());
+        if meaning == Meaning::Delivered && effects::are_in(&response) && self.may_have_effects(url)
+        {
+            let effects = effects::read(&mut response, self.options.timeout).await;
+            return with_effects(url, status, effects);
+        }
         let text = read(&mut response).await;
         let error = match meaning {
             Meaning::Delivered => String::new(),
@@ -432,10 +448,41 @@ impl Exchange {
         let is_timeout = status == StatusCode::GATEWAY_TIMEOUT;
         Answer {
             meaning,
+            effects: None,
             error,
             retry_after,
             is_timeout,
         }
+    }
+
+    fn may_have_effects(&self, url: &Url) -> bool {
+        let prefixes = self.effects_from.as_ref();
+        prefixes.is_none_or(|prefixes| prefixes.iter().any(|prefix| prefix.has(url)))
+    }
+}
+
+/// Returns the answer of a receiver that asks for effects. Effects that are not valid fail the event.
+fn with_effects(url: &Url, status: StatusCode, effects: Result<Effects, NoEffects>) -> Answer {
+    let (meaning, effects, error) = match effects {
+        Ok(effects) => (Meaning::Delivered, Some(effects), String::new()),
+        Err(NoEffects::Unfinished) => {
+            let error = format!("{} answered {status}, but not to the end", shown(url));
+            (Meaning::Silent, None, error)
+        }
+        Err(NoEffects::Wrong(why)) => {
+            let error = format!(
+                "{} answered {status}, but the answer is not valid: {why}",
+                shown(url)
+            );
+            (Meaning::Transient, None, error)
+        }
+    };
+    Answer {
+        meaning,
+        effects,
+        error,
+        retry_after: None,
+        is_timeout: false,
     }
 }
 

@@ -8,12 +8,14 @@ use std::time::Duration;
 use reqwest::Url;
 use seriatim::async_trait;
 use seriatim::event::Event;
+use seriatim::handlers::{Effects, Stored};
 use seriatim::sink::{Batch, Context, Delivered, Sink, Stop};
 use tokio::time::{Instant, sleep};
 use url::form_urlencoded;
 
 use super::answer::Meaning;
 use super::clients::Routes;
+use super::effects;
 use super::error::HttpError;
 use super::exchange::{Answer, Attempt, Exchange, Repeat, To, shown};
 use super::exclusive::Record;
@@ -146,7 +148,7 @@ impl fmt::Debug for Target {
 ///
 /// | answer | result |
 /// |---|---|
-/// | 2xx | delivered |
+/// | 2xx | delivered. With the type `application/vnd.seriatim+json` it has [`Effects`](seriatim::handlers::Effects) |
 /// | 408, 425, 429, 504, 3xx, other 5xx; a timeout; a connection that ends before the answer, twice | [`Stop::Transient`]; `Retry-After` replaces the backoff |
 /// | 429 with `Retry-After` | [`Stop::Unavailable`] for this time, at most 1 h. After it, the rate grows slowly |
 /// | 401, 403, 404, 405, 407, 502, 503 | [`Stop::Transient`] if the receiver accepts events of other objects meanwhile, else [`Stop::Unavailable`]. Until this is known, [`Stop::Postponed`] |
@@ -190,13 +192,14 @@ impl Http {
         }
     }
 
-    /// Sends one request, if the receiver may get one now.
+    /// Sends one request, if the receiver may get one now. Returns the effects that the receiver asks
+    /// for.
     async fn send(
         &self,
         events: &[Event],
         number: u32,
         record: Option<&Record>,
-    ) -> Result<(), Stop> {
+    ) -> Result<Option<Effects>, Stop> {
         let away = |away: Away| match away.is_busy {
             true => Stop::Postponed {
                 reason: away.why,
@@ -229,6 +232,7 @@ impl Http {
             .await;
         let Answer {
             meaning,
+            effects,
             error,
             retry_after,
             ..
@@ -263,7 +267,7 @@ impl Http {
             }
         };
         match (meaning, cause) {
-            (Meaning::Delivered, _) => Ok(()),
+            (Meaning::Delivered, _) => Ok(effects),
             (Meaning::Rejected, _) => Err(Stop::Rejected { error }),
             (_, Cause::Event) => Err(Stop::Transient { error, retry_after }),
             (_, Cause::Unknown) => Err(Stop::Postponed {
@@ -289,7 +293,7 @@ impl HttpBuilder {
     /// [`HttpError`] if a setting is invalid, or TLS is not possible.
     pub fn open(self) -> Result<Http, HttpError> {
         let Target { url, batch } = self.target;
-        let exchange = Exchange::new(self.options, Routes::Any, url.scheme() == "https")?;
+        let exchange = Exchange::new(self.options, Routes::Any, url.scheme() == "https", None)?;
         Ok(Http {
             exchange,
             to: To::new(url),
@@ -327,13 +331,18 @@ impl Http {
         cx: &Context,
         record: Option<&Record>,
     ) -> Delivered {
+        let stored = match Stored::of(batch, cx).await {
+            Ok(stored) if stored.over() > 0 => return Delivered::so_far(stored.over()),
+            Ok(stored) => stored,
+            Err(stop) => return Delivered::stopped(0, stop),
+        };
         let events: Vec<_> = batch.events().collect();
         let began = Instant::now();
         let mut delivered = 0;
         // The end of a list that the receiver has rejected. The events up to this end are sent one
         // by one.
         let mut single_until = 0;
-        while delivered < events.len() {
+        while delivered < stored.together(events.len()) {
             if delivered > 0 && began.elapsed() >= COMMIT_AFTER {
                 return Delivered::so_far(delivered);
             }
@@ -342,7 +351,7 @@ impl Http {
             } else {
                 self.batch.unwrap_or(1)
             };
-            let part = &events[delivered..events.len().min(delivered + size)];
+            let part = &events[delivered..stored.together(events.len()).min(delivered + size)];
             cx.begins(part[0].id);
             let attempt = if delivered == 0 {
                 cx.attempts.saturating_add(1)
@@ -350,14 +359,19 @@ impl Http {
                 1
             };
             match self.send(part, attempt, record).await {
-                Ok(()) => delivered += part.len(),
+                Ok(None) => delivered += part.len(),
+                // The effects of a list are those of its last event.
+                Ok(Some(effects)) => {
+                    let last = delivered + part.len() - 1;
+                    return effects::store(&effects, &events[last], last, &stored, cx).await;
+                }
                 Err(Stop::Rejected { .. }) if part.len() > 1 => {
                     single_until = delivered + part.len()
                 }
                 Err(stop) => return Delivered::stopped(delivered, stop),
             }
         }
-        Delivered::all()
+        stored.delivered(events.len())
     }
 }
 

@@ -31,6 +31,7 @@
 mod answer;
 mod body;
 mod clients;
+mod effects;
 mod error;
 mod event_url;
 mod exchange;

@@ -51,6 +51,7 @@ impl Unanswered {
         };
         Answer {
             meaning,
+            effects: None,
             error: format!("{} {what}", shown(url)),
             retry_after: None,
             is_timeout,
@@ -78,6 +79,7 @@ fn not_open(url: &Url, why: &NotOpen) -> Answer {
     };
     Answer {
         meaning: Meaning::Unsent,
+        effects: None,
         error,
         retry_after,
         is_timeout: false,
@@ -108,6 +110,7 @@ fn failure(url: &Url, error: &reqwest::Error) -> Answer {
     };
     Answer {
         meaning,
+        effects: None,
         error: format!("{} {what}: {}", shown(url), causes(error)),
         retry_after: None,
         is_timeout,

@@ -16,6 +16,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use seriatim::async_trait;
 use seriatim::event::{Event, Pointer};
+use seriatim::handlers::{Effects, Stored};
 use seriatim::sink::{Batch, Context, Delivered, Sink, Stop};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -25,6 +26,7 @@ pub use allowed::{Allowed, Prefix};
 
 use super::answer::Meaning;
 use super::clients::Routes;
+use super::effects;
 use super::error::HttpError;
 use super::exchange::{Answer, Attempt, Exchange, Repeat, To, shown};
 use super::exclusive::Record;
@@ -98,6 +100,7 @@ pub struct EventUrlBuilder {
     allowed: Allowed,
     options: Options,
     slots: usize,
+    effects_from: Vec<Prefix>,
 }
 
 impl EventUrl {
@@ -110,16 +113,17 @@ impl EventUrl {
             allowed,
             options: Options::default(),
             slots: SLOTS,
+            effects_from: Vec::new(),
         }
     }
 
-    /// Sends one event.
+    /// Sends one event. Returns the effects that the receiver asks for.
     async fn send(
         &self,
         event: &Event,
         number: u32,
         record: Option<&Arc<Record>>,
-    ) -> Result<(), Stop> {
+    ) -> Result<Option<Effects>, Stop> {
         let url = self
             .url_of(event)
             .map_err(|why| Stop::Rejected { error: why })?;
@@ -148,6 +152,7 @@ impl EventUrl {
         let (failure, now) = (answer.failure(), Instant::now());
         let Answer {
             meaning,
+            effects,
             error,
             retry_after,
             ..
@@ -183,7 +188,7 @@ impl EventUrl {
             _ => self.receivers.answered(&permit, now),
         }
         match meaning {
-            Meaning::Delivered => Ok(()),
+            Meaning::Delivered => Ok(effects),
             Meaning::Rejected => Err(Stop::Rejected { error }),
             _ => Err(Stop::Transient { error, retry_after }),
         }
@@ -257,6 +262,15 @@ impl EventUrlBuilder {
         self
     }
 
+    /// Sets the prefixes of the URLs whose answers may have effects
+    /// ([`Effects`]): events and schedules of any object. Default: none, because an event may name the
+    /// URL of a stranger.
+    #[must_use]
+    pub fn effects_from(mut self, prefixes: Vec<Prefix>) -> Self {
+        self.effects_from = prefixes;
+        self
+    }
+
     /// Opens the sink, and starts its threads. Does not connect yet.
     ///
     /// # Errors
@@ -268,7 +282,12 @@ impl EventUrlBuilder {
         }
         let allowed = Arc::new(self.allowed);
         let routes = Routes::Checked(Arc::new(Resolver::new(allowed.clone())));
-        let exchange = Arc::new(Exchange::new(self.options, routes, allowed.needs_tls())?);
+        let exchange = Arc::new(Exchange::new(
+            self.options,
+            routes,
+            allowed.needs_tls(),
+            Some(self.effects_from),
+        )?);
         let threads = Builder::new_multi_thread()
             .worker_threads(THREADS)
             .max_blocking_threads(LOOKUP_THREADS)
@@ -314,8 +333,13 @@ impl EventUrl {
         cx: &Context,
         record: Option<&Arc<Record>>,
     ) -> Delivered {
-        let began = Instant::now();
-        for (delivered, event) in batch.events().enumerate() {
+        let stored = match Stored::of(batch, cx).await {
+            Ok(stored) if stored.over() > 0 => return Delivered::so_far(stored.over()),
+            Ok(stored) => stored,
+            Err(stop) => return Delivered::stopped(0, stop),
+        };
+        let (began, together) = (Instant::now(), stored.together(batch.len()));
+        for (delivered, event) in batch.events().take(together).enumerate() {
             if delivered > 0 && began.elapsed() >= COMMIT_AFTER {
                 return Delivered::so_far(delivered);
             }
@@ -325,11 +349,15 @@ impl EventUrl {
             } else {
                 1
             };
-            if let Err(stop) = self.send(&event, attempt, record).await {
-                return Delivered::stopped(delivered, stop);
+            match self.send(&event, attempt, record).await {
+                Ok(None) => {}
+                Ok(Some(effects)) => {
+                    return effects::store(&effects, &event, delivered, &stored, cx).await;
+                }
+                Err(stop) => return Delivered::stopped(delivered, stop),
             }
         }
-        Delivered::all()
+        stored.delivered(batch.len())
     }
 }
 

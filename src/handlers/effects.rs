@@ -1,0 +1,130 @@
+//! The effects that a handler outside of this process asks for with its success.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::context::HandlerContext;
+use super::failure::Failure;
+use crate::event::Json;
+
+/// The effects of an event's success: emits, schedules, cancelled schedules, and a result. A handler
+/// outside of this process asks for them in JSON (docs/handlers-protocol.md).
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Effects {
+    emit: Vec<Emit>,
+    cancel: Vec<Cancel>,
+    schedule: Vec<Schedule>,
+    result: Option<Box<RawValue>>,
+}
+
+/// An event to queue.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Emit {
+    object: String,
+    event: Box<RawValue>,
+}
+
+/// A schedule to set.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Schedule {
+    object: String,
+    event: Box<RawValue>,
+    key: Option<String>,
+    at_ms: Option<u64>,
+    after_ms: Option<u64>,
+    #[serde(default)]
+    mode: Mode,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Mode {
+    #[default]
+    Replace,
+    KeepTime,
+    KeepFirst,
+}
+
+/// A schedule to cancel.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cancel {
+    object: String,
+    key: String,
+}
+
+impl Effects {
+    /// Parses a JSON object with the members `emit`, `schedule`, `cancel` and `result`. All of them are
+    /// optional.
+    ///
+    /// # Errors
+    /// If the text is no such object, or has other members.
+    pub fn parse(json: &[u8]) -> serde_json::Result<Self> {
+        serde_json::from_slice(json)
+    }
+
+    /// Returns whether there is no effect at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let Self {
+            emit,
+            cancel,
+            schedule,
+            result,
+        } = self;
+        emit.is_empty() && cancel.is_empty() && schedule.is_empty() && result.is_none()
+    }
+
+    /// Gives the effects to the context of the handler. Cancels come before schedules.
+    pub(super) fn give(&self, cx: &HandlerContext) -> Result<(), Failure> {
+        let named = |member: &str, at: usize, error: &dyn std::fmt::Display| {
+            Failure::transient(format!("the answer has a wrong {member}[{at}]: {error}"))
+        };
+        for (at, emit) in self.emit.iter().enumerate() {
+            cx.emit(&emit.object, json(&emit.event))
+                .map_err(|error| named("emit", at, &error))?;
+        }
+        for (at, cancel) in self.cancel.iter().enumerate() {
+            cx.cancel_schedule(&cancel.object, &cancel.key)
+                .map_err(|error| named("cancel", at, &error))?;
+        }
+        for (at, wanted) in self.schedule.iter().enumerate() {
+            let mut schedule = cx.schedule(&wanted.object, json(&wanted.event));
+            schedule = match (wanted.at_ms, wanted.after_ms) {
+                (Some(ms), None) => schedule.at(UNIX_EPOCH + Duration::from_millis(ms)),
+                (None, Some(ms)) => schedule.after(Duration::from_millis(ms)),
+                _ => {
+                    let why = "it needs either at_ms or after_ms";
+                    return Err(named("schedule", at, &why));
+                }
+            };
+            schedule = match wanted.mode {
+                Mode::Replace => schedule,
+                Mode::KeepTime => schedule.keep_time(),
+                Mode::KeepFirst => schedule.keep_first(),
+            };
+            if let Some(key) = &wanted.key {
+                schedule = schedule.key(key);
+            }
+            schedule
+                .add()
+                .map_err(|error| named("schedule", at, &error))?;
+        }
+        if let Some(result) = &self.result {
+            let refused =
+                |error| Failure::transient(format!("the answer has a wrong result: {error}"));
+            cx.result(json(result)).map_err(refused)?;
+        }
+        Ok(())
+    }
+}
+
+fn json(raw: &RawValue) -> Json {
+    Json::new(Bytes::copy_from_slice(raw.get().as_bytes()))
+}
