@@ -16,22 +16,36 @@ import traceback
 INPUT, OUTPUT = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 os.dup2(2, 1)
+LINES = queue.Queue()
 
 
-def handle(name, event):
+def handle(name, event, cx):
     """Does the work for an event of this object. A ValueError rejects the event. After any other
-    exception the event comes again later."""
+    exception the event comes again later. May return the event's effects, e.g.
+    {"emit": [{"object": "ledger:1", "event": {"type": "paid"}}], "result": {"receipt": 7}}."""
     print(f"{name}: {event}", flush=True)
+
+
+def once(cx, name, step):
+    """Does a step of the event once, also if the event comes again. Returns the value of the step."""
+    if name not in cx["once"]:
+        value = step()
+        say(type="once", batch=cx["batch"], id=cx["id"], name=name, value=value)
+        reply = next(line for line in iter(LINES.get, None) if line["type"] == "once")
+        if "error" in reply:
+            raise RuntimeError(reply["error"])
+        cx["once"][name] = value
+    return cx["once"][name]
 
 
 def say(**line):
     print(json.dumps(line), file=OUTPUT, flush=True)
 
 
-def read(lines):
+def read():
     try:
         for text in INPUT:
-            lines.put(json.loads(text))
+            LINES.put(json.loads(text))
     except BaseException:
         traceback.print_exc()
         os._exit(1)
@@ -39,30 +53,32 @@ def read(lines):
     os._exit(0)
 
 
-def answer(work, batch, event):
+def answer(work, line, event):
     """Returns whether the next event of the batch may begin."""
-    this = {"batch": batch, "id": event["id"]}
+    this = {"batch": line["batch"], "id": event["id"]}
+    # What is done already is that of the first event.
+    done = line.pop("once", {})
     try:
-        work(event["object"], event["event"])
+        effects = work(event["object"], event["event"], {"once": done, **this}) or {}
     except Exception as error:
         kind = "rejected" if isinstance(error, ValueError) else "transient"
         text = repr(error)[:1000].encode(errors="replace").decode()
         say(type=kind, error=text, **this)
         return False
-    say(type="ok", **this)
-    return True
+    say(type="ok", **effects, **this)
+    # An event with effects ends its batch.
+    return not effects
 
 
 def run(work):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # The worker closes the input instead.
     say(type="hello", protocol=1, client="handlers.py")
-    lines = queue.Queue()
-    threading.Thread(target=read, args=[lines], daemon=True).start()
+    threading.Thread(target=read, daemon=True).start()
     while True:
-        line = lines.get()
+        line = LINES.get()
         # This program has one batch at a time and cannot interrupt it, so it ignores `cancel`.
         if line["type"] == "batch":
-            all(answer(work, line["batch"], event) for event in line["events"])
+            all(answer(work, line, event) for event in line["events"])
 
 
 if __name__ == "__main__":

@@ -29,6 +29,11 @@ pub fn cancel(keys: &Keys, object: &[u8], key: &str, id: &str, with_text: bool) 
     cmd
 }
 
+/// Returns the text of the script, for clients in other languages.
+pub fn cancel_text() -> &'static str {
+    CANCEL.text()
+}
+
 impl CancelReply {
     /// Reads the reply.
     ///

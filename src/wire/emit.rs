@@ -50,6 +50,11 @@ pub enum EmitReply {
     Unknown,
 }
 
+/// Returns the text of the script, for clients in other languages.
+pub fn emit_text() -> &'static str {
+    EMIT.text()
+}
+
 impl ScriptedEmit<'_> {
     /// Begins the command. The caller appends the events as arguments, the main event first. With
     /// `with_text`, the command has the text of the script. Then it also works on a server that

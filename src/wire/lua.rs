@@ -215,6 +215,10 @@ impl Script {
         cmd
     }
 
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     pub(super) fn hash(&self) -> &str {
         self.inner.get_hash()
     }

@@ -23,8 +23,8 @@ pub mod values;
 #[cfg(feature = "worker")]
 mod worker;
 
-pub use cancel::{CancelReply, cancel};
-pub use emit::{EmitReply, ScriptedEmit};
+pub use cancel::{CancelReply, cancel, cancel_text};
+pub use emit::{EmitReply, ScriptedEmit, emit_text};
 pub use error::ScriptError;
 pub(crate) use lua::{CHECK, INSPECT, LOG, OF_OBJECT, STREAM, TAKEN};
 pub(crate) use reply::Reply;

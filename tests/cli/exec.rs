@@ -18,7 +18,7 @@ import handlers
 
 seen = open(sys.argv[2], "a", buffering=1)
 
-def work(name, event):
+def work(name, event, cx):
     seen.write(f"begin {name} {event.get('n')}\n")
     if "sleep" in event:
         time.sleep(event["sleep"])

@@ -12,6 +12,7 @@ mod control;
 mod cron;
 mod defaults;
 mod deploy;
+mod effects;
 mod emit;
 mod examples;
 mod exec;

@@ -1,18 +1,19 @@
 //! The sink.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use seriatim::async_trait;
+use seriatim::handlers::Stored;
 use seriatim::sink::{Batch, Context, Delivered, Sink, Stop};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::command::Command;
-use crate::keeper::{Call, Keeper, Order, Settings};
+use crate::keeper::{Call, Handed, Keeper, Order, ParentEnd, Settings, Source};
 use crate::program::Program;
 
 /// The settings of the sink.
@@ -68,6 +69,11 @@ pub enum ExecError {
         /// The error of the system.
         source: io::Error,
     },
+    /// Standard input or standard output is a terminal.
+    #[error(
+        "standard input and output must be pipes of a program that speaks the handler protocol, and one of them is a terminal"
+    )]
+    Terminal,
 }
 
 impl Options {
@@ -145,14 +151,41 @@ impl Exec {
     pub fn open(command: Command, options: Options) -> Result<Self, ExecError> {
         options.check()?;
         let name = format!("exec:{command}");
-        let (mut children, mut keepers) = (Vec::new(), Vec::new());
+        let mut programs = Vec::new();
         for child in 0..options.children {
             let first = Program::start(&command, child).map_err(|source| ExecError::Start {
                 program: command.program.clone(),
                 source,
             })?;
+            programs.push((first, Source::Command(command.clone())));
+        }
+        Ok(Self::over(name, programs, &options))
+    }
+
+    /// Hands the events to the parent of this process, over the standard input and output of this
+    /// process. So a program can start a worker for itself. `ends` gets the end of the parent. Must be
+    /// called in a runtime of tokio, at most once, and nothing else may use these streams.
+    ///
+    /// # Errors
+    /// [`ExecError::Range`] if a setting is out of its range. [`ExecError::Terminal`] if one of the
+    /// streams is a terminal.
+    pub fn parent(
+        options: Options,
+        ends: impl Fn(ParentEnd) + Send + Sync + 'static,
+    ) -> Result<Self, ExecError> {
+        options.check()?;
+        if io::stdin().is_terminal() || io::stdout().is_terminal() {
+            return Err(ExecError::Terminal);
+        }
+        let programs = vec![(Program::parent(), Source::Parent(Box::new(ends)))];
+        Ok(Self::over("stdio".to_owned(), programs, &options))
+    }
+
+    fn over(name: String, programs: Vec<(Program, Source)>, options: &Options) -> Self {
+        let (mut children, mut keepers) = (Vec::new(), Vec::new());
+        for (child, (first, source)) in programs.into_iter().enumerate() {
             let settings = Settings {
-                command: command.clone(),
+                source,
                 child,
                 timeout: options.timeout,
                 cancel: options.cancel,
@@ -160,15 +193,16 @@ impl Exec {
                 stop: options.stop,
             };
             let (orders, taken) = mpsc::unbounded_channel();
-            keepers.push(tokio::spawn(Keeper::new(settings, taken).keep(first)));
+            let keeper = Keeper::new(settings, taken, orders.downgrade());
+            keepers.push(tokio::spawn(keeper.keep(first)));
             children.push(orders);
         }
-        Ok(Self(Arc::new(Inner {
+        Self(Arc::new(Inner {
             name,
             children,
             keepers: Mutex::new(keepers),
             next: AtomicU64::new(1),
-        })))
+        }))
     }
 
     /// Asks the programs to end, and kills those that do not end in time. Call it after the worker
@@ -212,6 +246,11 @@ impl Sink for Exec {
         if batch.is_empty() {
             return Delivered::all();
         }
+        let stored = match Stored::of(batch, cx).await {
+            Ok(stored) if stored.over() > 0 => return Delivered::so_far(stored.over()),
+            Ok(stored) => stored,
+            Err(stop) => return Delivered::stopped(0, stop),
+        };
         let inner = &*self.0;
         let mut hasher = DefaultHasher::new();
         batch.object().as_str().hash(&mut hasher);
@@ -219,9 +258,13 @@ impl Sink for Exec {
         let orders = &inner.children[child];
         let number = inner.next.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
+        let together = stored.together(batch.len());
         let call = Call {
             number,
-            batch: batch.clone(),
+            object: batch.object().clone(),
+            events: batch.events().take(together).collect(),
+            events_of_batch: batch.len(),
+            stored,
             cx: cx.clone(),
             answer,
         };
@@ -230,9 +273,21 @@ impl Sink for Exec {
             number,
             is_over: orders.send(Order::Deliver(Box::new(call))).is_err(),
         };
-        let delivered = answered.await;
+        let handed = answered.await;
         guard.is_over = true;
-        delivered.unwrap_or_else(|_| Delivered::stopped(0, Stop::unavailable("the sink is closed")))
+        match handed {
+            Ok(Handed::Over(delivered)) => delivered,
+            // The program has no event of the batch any more.
+            Ok(Handed::Effects {
+                before,
+                handler,
+                effects,
+            }) => match handler.succeed(&effects).await {
+                Ok(()) => Delivered::so_far(before + 1),
+                Err(stop) => Delivered::stopped(before, stop),
+            },
+            Err(_) => Delivered::stopped(0, Stop::unavailable("the sink is closed")),
+        }
     }
 
     fn name(&self) -> String {

@@ -6,7 +6,9 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use seriatim::sink::{Batch, Context, Delivered, Stop};
+use seriatim::event::{Event, ObjectName};
+use seriatim::handlers::{Effects, Remote, Stored};
+use seriatim::sink::{Context, Delivered, Stop};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
@@ -14,7 +16,7 @@ use tracing::{info, warn};
 use crate::LOG;
 use crate::command::Command;
 use crate::program::{Dead, Program, Received};
-use crate::protocol::{self, Answer, Answered, Hello, Message};
+use crate::protocol::{self, Answer, Answered, Hello, Message, Once};
 
 /// The wait before a program is started again: the first, and the longest.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
@@ -30,7 +32,7 @@ const ENDS_WITHIN: Duration = Duration::from_millis(500);
 
 /// The settings of a keeper.
 pub(crate) struct Settings {
-    pub(crate) command: Command,
+    pub(crate) source: Source,
     /// The number of the program among its like.
     pub(crate) child: usize,
     /// The longest time from the beginning of an event to its result.
@@ -43,21 +45,68 @@ pub(crate) struct Settings {
     pub(crate) stop: Duration,
 }
 
+/// Where programs come from.
+pub(crate) enum Source {
+    /// This command starts them.
+    Command(Command),
+    /// The program is the parent of this process. The function gets its end.
+    Parent(Box<dyn Fn(ParentEnd) + Send + Sync>),
+}
+
+/// The end of a parent of this process, which has the events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ParentEnd {
+    /// The parent wants to end. The worker should stop gracefully.
+    Bye,
+    /// The parent is dead, or breaks the protocol, for this reason. This process must end at once,
+    /// without detaching, so that its events count a crash.
+    Dead(String),
+}
+
 /// An order to a keeper.
 pub(crate) enum Order {
     Deliver(Box<Call>),
     /// The delivery with this number was dropped.
     Dropped(u64),
+    /// Redis has answered to the report of a subtask.
+    Stored(Subtask),
     /// The worker ends.
     Close,
+}
+
+/// A subtask that a program has reported.
+pub(crate) struct Subtask {
+    batch: u64,
+    id: u64,
+    name: String,
+    /// Why it is not stored.
+    error: Option<String>,
 }
 
 /// A delivery that waits for its result.
 pub(crate) struct Call {
     pub(crate) number: u64,
-    pub(crate) batch: Batch,
+    pub(crate) object: ObjectName,
+    /// The events to handle, at least one.
+    pub(crate) events: Vec<Event>,
+    /// The number of events of the whole batch.
+    pub(crate) events_of_batch: usize,
+    /// What is stored of the events.
+    pub(crate) stored: Stored,
     pub(crate) cx: Context,
-    pub(crate) answer: oneshot::Sender<Delivered>,
+    pub(crate) answer: oneshot::Sender<Handed>,
+}
+
+/// The result of a delivery.
+pub(crate) enum Handed {
+    Over(Delivered),
+    /// So many events are delivered. The one after them has effects, which are to be stored.
+    Effects {
+        before: usize,
+        handler: Remote,
+        effects: Effects,
+    },
 }
 
 impl Call {
@@ -66,8 +115,14 @@ impl Call {
         self.cx.crashes > 0
     }
 
-    fn object(&self) -> &str {
-        self.batch.object().as_str()
+    /// Returns the result for a program that has delivered `done` events.
+    fn end(self, done: usize, stop: Option<Stop>) {
+        let delivered = match stop {
+            Some(stop) => Delivered::stopped(done, stop),
+            None => self.stored.delivered(self.events_of_batch),
+        };
+        // The delivery may have been dropped at this moment.
+        let _ = self.answer.send(Handed::Over(delivered));
     }
 }
 
@@ -75,10 +130,14 @@ impl Call {
 struct Running {
     /// The delivery; `None` if it was dropped.
     call: Option<Box<Call>>,
-    object: String,
+    object: ObjectName,
     is_suspect: bool,
     /// The ids of the batch's events.
     ids: Vec<u64>,
+    /// The handler of the event under way, once the program has reported a subtask of it.
+    handler: Option<Remote>,
+    /// Whether a report of a subtask of the event under way has no reply yet.
+    is_storing: bool,
     /// The number of events that are delivered.
     done: usize,
     /// The time at which the program is asked to give up the event or, if it was asked, is killed.
@@ -100,13 +159,39 @@ impl Running {
 
     /// Returns the result of the delivery to its sender.
     fn over(self, stop: Option<Stop>) {
-        let Some(call) = self.call else { return };
-        let delivered = match stop {
-            Some(stop) => Delivered::stopped(self.done, stop),
-            None => Delivered::all(),
-        };
-        // The delivery may have been dropped at this moment.
-        let _ = call.answer.send(delivered);
+        if let Some(call) = self.call {
+            call.end(self.done, stop);
+        }
+    }
+
+    /// Returns the effects of the event under way to the sender of the delivery.
+    fn over_with(mut self, effects: Effects) {
+        let handler = self.handler();
+        let before = self.done;
+        if let (Some(call), Some(handler)) = (self.call, handler) {
+            let _ = call.answer.send(Handed::Effects {
+                before,
+                handler,
+                effects,
+            });
+        }
+    }
+
+    /// Returns the handler of the event under way; `None` if the delivery was dropped.
+    fn handler(&mut self) -> Option<Remote> {
+        let call = self.call.as_ref()?;
+        if self.handler.is_none() {
+            let event = call.events.get(self.done)?.clone();
+            self.handler = Some(call.stored.handler(event, &call.cx));
+        }
+        self.handler.clone()
+    }
+
+    /// Begins with the event after the next `events` ones. Returns its id; `None` if the batch is over.
+    fn advance(&mut self, events: usize) -> Option<u64> {
+        self.done += events;
+        (self.handler, self.is_storing) = (None, false);
+        self.ids.get(self.done).copied()
     }
 }
 
@@ -122,6 +207,8 @@ enum Ended {
     Bye,
     /// The worker has given up all batches that the program had, so the program was killed.
     GivenUp,
+    /// The program could not be started, or has not said hello.
+    Unstarted(String),
 }
 
 /// The reason why a program is killed.
@@ -139,6 +226,8 @@ enum Unstarted {
 pub(crate) struct Keeper {
     settings: Settings,
     orders: mpsc::UnboundedReceiver<Order>,
+    /// The sender of orders, for tasks of the keeper.
+    own: mpsc::WeakUnboundedSender<Order>,
     /// Deliveries that no program has.
     waiting: VecDeque<Box<Call>>,
     /// The batches that the program has, by number.
@@ -153,10 +242,15 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn new(settings: Settings, orders: mpsc::UnboundedReceiver<Order>) -> Self {
+    pub(crate) fn new(
+        settings: Settings,
+        orders: mpsc::UnboundedReceiver<Order>,
+        own: mpsc::WeakUnboundedSender<Order>,
+    ) -> Self {
         Self {
             settings,
             orders,
+            own,
             waiting: VecDeque::new(),
             running: HashMap::new(),
             cancels: Vec::new(),
@@ -174,22 +268,40 @@ impl Keeper {
                 Ok(program) => self.begin(program).await,
                 Err(error) => Err(Unstarted::Failed(error)),
             };
-            match begun {
-                Ok((program, hello)) => match self.serve(program, &hello).await {
-                    Ended::Closed => return,
-                    Ended::Dead(why) => self.died(&why, None),
-                    Ended::Overdue(why, at) => self.died(&why, Some(at)),
-                    Ended::Bye | Ended::GivenUp => {}
-                },
+            let ended = match begun {
+                Ok((program, hello)) => self.serve(program, &hello).await,
                 Err(Unstarted::Closed) => return,
-                Err(Unstarted::Failed(error)) => self.unavailable(&error),
+                Err(Unstarted::Failed(error)) => {
+                    self.unavailable(&error);
+                    Ended::Unstarted(error)
+                }
+            };
+            if let Source::Parent(end) = &self.settings.source {
+                if let Ended::Dead(why) | Ended::Overdue(why, _) | Ended::Unstarted(why) = ended {
+                    end(ParentEnd::Dead(why));
+                }
+                return;
+            }
+            match ended {
+                Ended::Closed => return,
+                Ended::Dead(why) => self.died(&why, None),
+                Ended::Overdue(why, at) => self.died(&why, Some(at)),
+                Ended::Bye | Ended::GivenUp | Ended::Unstarted(_) => {}
             }
             if !self.wait_for_start().await {
                 return;
             }
-            let command = &self.settings.command;
-            started = Program::start(command, self.settings.child)
-                .map_err(|error| format!("cannot start {command}: {error}"));
+            started = self.start();
+        }
+    }
+
+    /// Starts a program again.
+    fn start(&self) -> Result<Program, String> {
+        let Settings { source, child, .. } = &self.settings;
+        match source {
+            Source::Command(command) => Program::start(command, *child)
+                .map_err(|error| format!("cannot start {command}: {error}")),
+            Source::Parent(_) => Err("there is only one parent".to_owned()),
         }
     }
 
@@ -209,6 +321,10 @@ impl Keeper {
                 biased;
                 received = program.next() => match received {
                     Some(Ok(Message::Hello(hello))) => return Ok((program, hello)),
+                    None if self.is_parent() => {
+                        let error = "standard input ended without a hello";
+                        return Err(Unstarted::Failed(error.to_owned()));
+                    }
                     Some(Ok(_)) => "its first line is no hello".to_owned(),
                     Some(Err(error)) => error,
                     None => {
@@ -227,9 +343,13 @@ impl Keeper {
                 () = sleep_until(deadline) => format!("it said no hello within {hello:?}"),
             };
             self.end(program).await;
-            return Err(Unstarted::Failed(format!(
-                "the program was killed: {failed}"
-            )));
+            let error = match self.is_parent() {
+                true => {
+                    format!("the program at standard input and output broke the protocol: {failed}")
+                }
+                false => format!("the program was killed: {failed}"),
+            };
+            return Err(Unstarted::Failed(error));
         }
     }
 
@@ -246,13 +366,13 @@ impl Keeper {
                 self.close(program).await;
                 return Ended::Closed;
             }
-            if self.has_given_up() {
+            if self.has_given_up() && !self.is_parent() {
                 info!(target: LOG, child = self.settings.child, "the worker has given up its events, so the program is killed");
                 self.end(program).await;
                 self.running.clear();
                 return Ended::GivenUp;
             }
-            if is_leaving && self.running.is_empty() {
+            if is_leaving && self.running.is_empty() && !self.is_parent() {
                 program.close_input();
                 let _ = timeout(self.settings.stop, program.ended()).await;
                 self.end(program).await;
@@ -261,13 +381,14 @@ impl Keeper {
             for line in self.cancels.drain(..) {
                 program.send(line);
             }
-            if !is_leaving {
+            let has_room = !is_leaving || self.is_parent();
+            if has_room {
                 self.hand_out(&program, *concurrency);
             }
             // A flood of lines delays neither a time limit nor an order: the select is not biased, and
             // limits that are over come first.
             let mut deadline = self.running.values().map(|running| running.deadline).min();
-            let is_full = !is_leaving
+            let is_full = has_room
                 && !self.waiting.is_empty()
                 && self.running.len() < *concurrency
                 && program.unread() >= UNREAD_MAX;
@@ -293,10 +414,22 @@ impl Keeper {
                     Some(Ok(Message::Bye)) if is_leaving => {
                         break Some(Broken::Protocol("it said bye twice".to_owned()));
                     }
-                    Some(Ok(Message::Bye)) => is_leaving = true,
+                    Some(Ok(Message::Bye)) => {
+                        is_leaving = true;
+                        // The worker stops. Until then, the parent handles what is in hand.
+                        if let Source::Parent(end) = &self.settings.source {
+                            end(ParentEnd::Bye);
+                        }
+                    }
                     Some(received) => if let Err(broken) = self.receive(received) {
                         break Some(Broken::Protocol(broken));
                     },
+                    // A parent that has said bye has no more to say once nothing is in hand.
+                    None if is_leaving && self.is_parent() && self.running.is_empty() && self.waiting.is_empty() => {
+                        self.end(program).await;
+                        self.until_closed().await;
+                        return Ended::Closed;
+                    }
                     None => break None,
                 },
                 order = self.orders.recv() => self.take(order, Some(&program)),
@@ -304,7 +437,9 @@ impl Keeper {
             }
         };
         // A program that has only closed its output is killed, too.
-        let has_ended = broken.is_none() && timeout(ENDS_WITHIN, program.ended()).await.is_ok();
+        let has_ended = broken.is_none()
+            && !self.is_parent()
+            && timeout(ENDS_WITHIN, program.ended()).await.is_ok();
         let Dead { status, received } = self.end(program).await;
         // The answers that a program has written before its end count, but no line behind a wrong one.
         if !matches!(broken, Some(Broken::Protocol(_))) {
@@ -315,10 +450,18 @@ impl Keeper {
             }
         }
         match broken {
+            Some(Broken::Overdue(why, _) | Broken::Protocol(why)) if self.is_parent() => {
+                Ended::Dead(format!(
+                    "the program at standard input and output broke the protocol: {why}"
+                ))
+            }
             Some(Broken::Overdue(why, at)) => {
                 Ended::Overdue(format!("the program was killed: {why}"), at)
             }
             Some(Broken::Protocol(why)) => Ended::Dead(format!("the program was killed: {why}")),
+            None if self.is_parent() => {
+                Ended::Dead("standard input ended without `bye`".to_owned())
+            }
             None if has_ended => Ended::Dead(format!("the program ended ({status})")),
             None => Ended::Dead("the program was killed: it closed its standard output".to_owned()),
         }
@@ -346,6 +489,15 @@ impl Keeper {
         }
     }
 
+    /// Waits until the worker has ended. Its deliveries find no program.
+    async fn until_closed(&mut self) {
+        while !self.is_closed {
+            self.give_back("the program has ended");
+            let order = self.orders.recv().await;
+            self.take(order, None);
+        }
+    }
+
     /// Asks the program to end, and kills it if it does not.
     async fn close(&mut self, mut program: Program) {
         // Other workers may send its events at any moment.
@@ -355,6 +507,10 @@ impl Keeper {
             let _ = timeout(self.settings.stop, program.ended()).await;
         }
         self.end(program).await;
+    }
+
+    fn is_parent(&self) -> bool {
+        matches!(self.settings.source, Source::Parent(_))
     }
 
     /// Returns whether all deliveries of the program's batches were dropped. This happens if the lease
@@ -378,7 +534,25 @@ impl Keeper {
                     }
                 }
             }
+            Some(Order::Stored(subtask)) => self.stored(&subtask, program),
             Some(Order::Close) | None => self.is_closed = true,
+        }
+    }
+
+    /// Sends the reply to the report of a subtask, if the program still has the event.
+    fn stored(&mut self, subtask: &Subtask, program: Option<&Program>) {
+        let Subtask {
+            batch,
+            id,
+            name,
+            error,
+        } = subtask;
+        if let Some(running) = self.running.get_mut(batch)
+            && running.ids.get(running.done) == Some(id)
+            && let Some(program) = program
+        {
+            running.is_storing = false;
+            program.send(protocol::once(*batch, *id, name, error.as_deref()));
         }
     }
 
@@ -394,7 +568,7 @@ impl Keeper {
                 !self
                     .running
                     .values()
-                    .any(|running| running.object == call.object())
+                    .any(|running| running.object == call.object)
             };
             let Some(at) = self.waiting.iter().position(|call| is_free(call)) else {
                 return;
@@ -405,29 +579,25 @@ impl Keeper {
             let Some(call) = self.waiting.remove(at) else {
                 return;
             };
-            let ids: Vec<u64> = call.batch.events().map(|event| event.id).collect();
-            if let Some(first) = ids.first() {
-                call.cx.begins(*first);
-            }
-            program.send(protocol::batch(
-                call.number,
-                &call.batch,
-                call.cx.attempts,
-                call.cx.crashes,
-            ));
+            let ids: Vec<u64> = call.events.iter().map(|event| event.id).collect();
+            let first = ids.first().copied().unwrap_or_default();
+            call.cx.begins(first);
+            let done = call.stored.done(first);
+            program.send(protocol::batch(call.number, &call.cx, &call.events, done));
+            let number = call.number;
             let running = Running {
-                object: call.object().to_owned(),
+                object: call.object.clone(),
                 is_suspect: call.is_suspect(),
                 ids,
+                handler: None,
+                is_storing: false,
                 done: 0,
                 deadline: Instant::now() + self.settings.timeout,
                 is_cancelled: false,
                 call: Some(call),
             };
-            if let Some(number) = running.call.as_ref().map(|call| call.number) {
-                self.highest = self.highest.max(number);
-                self.running.insert(number, running);
-            }
+            self.highest = self.highest.max(number);
+            self.running.insert(number, running);
         }
     }
 
@@ -438,6 +608,7 @@ impl Keeper {
     fn receive(&mut self, received: Received) -> Result<(), String> {
         let Answer { batch, id, result } = match received? {
             Message::Answer(answer) => answer,
+            Message::Once(once) => return self.store(once),
             Message::Hello(_) => return Err("it said hello twice".to_owned()),
             Message::Bye => return Ok(()),
         };
@@ -462,19 +633,27 @@ impl Keeper {
         self.again = AGAIN.0;
         let stop = match result {
             Answered::Ok => {
-                running.done += at + 1;
-                if let Some(next) = running.ids.get(running.done) {
+                if let Some(next) = running.advance(at + 1) {
                     if let Some(call) = &running.call {
-                        call.cx.begins(*next);
+                        call.cx.begins(next);
                         running.is_cancelled = false;
                         running.deadline = Instant::now() + self.settings.timeout;
                     } else {
                         // The delivery was dropped, so all its events are given up.
-                        self.cancels.push(protocol::cancel(batch, *next));
+                        self.cancels.push(protocol::cancel(batch, next));
                     }
                     return Ok(());
                 }
                 None
+            }
+            Answered::Effects(effects) => {
+                if at > 0 {
+                    running.advance(at);
+                }
+                if let Some(running) = self.running.remove(&batch) {
+                    running.over_with(effects);
+                }
+                return Ok(());
             }
             _ if at > 0 => {
                 return Err(format!(
@@ -491,6 +670,48 @@ impl Keeper {
         };
         if let Some(running) = self.running.remove(&batch) {
             running.over(stop);
+        }
+        Ok(())
+    }
+
+    /// Stores that a subtask of the event under way is done.
+    ///
+    /// # Errors
+    /// If the line breaks the protocol.
+    fn store(&mut self, once: Once) -> Result<(), String> {
+        let Once {
+            batch,
+            id,
+            name,
+            value,
+        } = once;
+        let Some(running) = self.running.get_mut(&batch) else {
+            return Err(format!(
+                "it sent `once` for batch {batch}, which it does not have"
+            ));
+        };
+        if running.ids.get(running.done) != Some(&id) {
+            return Err(format!(
+                "it sent `once` for event {id}, which is not the next one of batch {batch}"
+            ));
+        } else if running.is_storing {
+            return Err(format!(
+                "it sent a further `once` for event {id} before the reply to the one before"
+            ));
+        }
+        running.is_storing = true;
+        // The event of a dropped delivery was cancelled, and its program gets no reply.
+        if let (Some(handler), Some(own)) = (running.handler(), self.own.upgrade()) {
+            tokio::spawn(async move {
+                let stored = handler.once(&name, value).await;
+                let error = stored.err().map(|failure| failure.error().to_owned());
+                let _ = own.send(Order::Stored(Subtask {
+                    batch,
+                    id,
+                    name,
+                    error,
+                }));
+            });
         }
         Ok(())
     }
@@ -536,10 +757,12 @@ impl Keeper {
     /// Gives back all deliveries, because the program cannot be started.
     fn unavailable(&mut self, error: &str) {
         warn!(target: LOG, child = self.settings.child, again_in = ?self.again, "{}", seriatim::escape::text(error));
+        self.give_back(error);
+    }
+
+    fn give_back(&mut self, error: &str) {
         for call in self.waiting.drain(..) {
-            let _ = call
-                .answer
-                .send(Delivered::stopped(0, Stop::unavailable(error)));
+            call.end(0, Some(Stop::unavailable(error)));
         }
     }
 

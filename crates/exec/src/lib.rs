@@ -24,6 +24,8 @@
 //!   is started again after a growing wait. An event with a crash is then alone in its program.
 //! - **A program that cannot start**, or does not begin the protocol, makes the sink unavailable.
 //!
+//! With [`Exec::parent`], the program is the parent of this process.
+//!
 //! [`Stop::Crashed`]: seriatim::sink::Stop::Crashed
 #![deny(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
@@ -36,6 +38,7 @@ mod protocol;
 
 pub use command::{Command, CommandError};
 pub use exec::{Exec, ExecError, Options};
+pub use keeper::ParentEnd;
 
 /// The target of log lines.
 const LOG: &str = "seriatim::sink::exec";

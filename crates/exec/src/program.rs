@@ -1,7 +1,8 @@
-//! A running program: its process and its pipes.
+//! A running program: its process and its pipes. Or the parent of this process, at the other end of
+//! this process's standard input and output.
 
 use std::io;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,9 +11,9 @@ use bytes::Bytes;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{
-    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader,
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
 };
-use tokio::process::{Child, ChildStdin, Command as Process};
+use tokio::process::{Child, Command as Start};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -23,7 +24,7 @@ use crate::command::Command;
 use crate::protocol::{self, LINE_BYTES_MAX, Message};
 
 /// The most lines that were read and wait for the keeper.
-const LINES_MAX: usize = 1024;
+const LINES_MAX: usize = 64;
 /// The bytes that one write to the program has, unless its first line is longer.
 const WRITE_BYTES: usize = 256 * 1024;
 /// The longest line of standard error that is logged whole, in bytes. Longer ones are cut.
@@ -50,19 +51,26 @@ pub(crate) struct Dead {
     pub(crate) received: Vec<Received>,
 }
 
-/// A program with its pipes. If it is dropped, all processes of its group are killed.
-pub(crate) struct Program {
+/// The process of a program, with its group.
+struct Process {
     child: Child,
     group: Option<Pid>,
+    /// The task that logs standard error.
+    log: JoinSet<()>,
+}
+
+/// A program with its pipes. If it is dropped, all processes of its group are killed.
+pub(crate) struct Program {
+    /// `None`: the program is the parent of this process.
+    process: Option<Process>,
     /// The lines to write; `None` after the input was closed.
     input: Option<mpsc::UnboundedSender<Bytes>>,
     /// The bytes of the lines that the program has not read.
     unread: Arc<AtomicUsize>,
     received: mpsc::Receiver<Received>,
     /// The tasks of the pipes. They end with this value.
-    _pipes: JoinSet<()>,
-    /// The task that logs standard error.
-    log: JoinSet<()>,
+    writer: JoinSet<()>,
+    _reader: JoinSet<()>,
 }
 
 impl Program {
@@ -72,7 +80,7 @@ impl Program {
     /// # Errors
     /// If the system cannot start the program.
     pub(crate) fn start(command: &Command, child: usize) -> io::Result<Self> {
-        let mut process = Process::new(&command.program);
+        let mut process = Start::new(&command.program);
         process
             .args(&command.args)
             .process_group(0)
@@ -90,27 +98,41 @@ impl Program {
             started.stdout.take().ok_or_else(no_pipe)?,
             started.stderr.take().ok_or_else(no_pipe)?,
         );
-        let ((input, lines), (messages, received)) =
-            (mpsc::unbounded_channel(), mpsc::channel(LINES_MAX));
-        let (mut pipes, unread) = (JoinSet::new(), Arc::default());
-        pipes.spawn(write(
-            stdin,
-            lines,
-            Arc::clone(&unread),
-            messages.downgrade(),
-        ));
-        pipes.spawn(read(stdout, messages));
         let mut logs = JoinSet::new();
         logs.spawn(log(stderr, child));
-        Ok(Self {
+        let process = Process {
             child: started,
             group,
-            input: Some(input),
+            log: logs,
+        };
+        Ok(Self::over(stdout, stdin, Some(process)))
+    }
+
+    /// Returns the parent of this process, which reads this process's standard output and writes to its
+    /// standard input.
+    pub(crate) fn parent() -> Self {
+        Self::over(tokio::io::stdin(), tokio::io::stdout(), None)
+    }
+
+    fn over(
+        output: impl AsyncRead + Unpin + Send + 'static,
+        input: impl AsyncWrite + Unpin + Send + 'static,
+        process: Option<Process>,
+    ) -> Self {
+        let ((lines, to_write), (messages, received)) =
+            (mpsc::unbounded_channel(), mpsc::channel(LINES_MAX));
+        let (mut writer, mut reader, unread) = (JoinSet::new(), JoinSet::new(), Arc::default());
+        let weak = messages.downgrade();
+        writer.spawn(write(input, to_write, Arc::clone(&unread), weak));
+        reader.spawn(read(output, messages));
+        Self {
+            process,
+            input: Some(lines),
             unread,
             received,
-            _pipes: pipes,
-            log: logs,
-        })
+            writer,
+            _reader: reader,
+        }
     }
 
     /// Sends a line. A line that a dead program does not get is of no use.
@@ -136,42 +158,58 @@ impl Program {
     ///
     /// Cancellation: no line is lost.
     pub(crate) async fn next(&mut self) -> Option<Received> {
+        let Some(process) = &mut self.process else {
+            return self.received.recv().await;
+        };
         tokio::select! {
             biased;
             received = self.received.recv() => received,
-            _ = self.child.wait() => None,
+            _ = process.child.wait() => None,
         }
     }
 
-    /// Waits until the program has ended. Other processes of its group may still run.
+    /// Waits until the program has ended. Other processes of its group may still run. For the parent,
+    /// waits until all lines are written to it, after [`Self::close_input`].
     ///
     /// Cancellation: can be called again.
-    pub(crate) async fn ended(&mut self) -> io::Result<ExitStatus> {
-        self.child.wait().await
+    pub(crate) async fn ended(&mut self) {
+        match &mut self.process {
+            Some(process) => drop(process.child.wait().await),
+            None => drop(self.writer.join_next().await),
+        }
     }
 
-    /// Kills all processes of the group, and waits until the program is dead.
+    /// Kills all processes of the group, and waits until the program is dead. A parent lives on.
     pub(crate) async fn end(mut self) -> Dead {
         self.close_input();
-        self.kill();
-        let status = self.child.wait().await;
-        // The number of a dead group may be used again.
-        self.group = None;
-        let mut received = Vec::new();
-        let read = async {
-            while let Some(line) = self.received.recv().await
-                && received.len() < REST_MAX
-            {
-                received.push(line);
+        let status = match &mut self.process {
+            Some(process) => {
+                process.kill();
+                let status = process.child.wait().await;
+                // The number of a dead group may be used again.
+                process.group = None;
+                status.map_or_else(|error| error.to_string(), |status| status.to_string())
             }
+            None => "its pipe is closed".to_owned(),
         };
-        let _ = timeout(REST_WITHIN, read).await;
-        // The last lines often say why the program has ended.
-        let _ = timeout(REST_WITHIN, self.log.join_next()).await;
-        let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let mut received = Vec::new();
+        if let Some(process) = &mut self.process {
+            let read = async {
+                while let Some(line) = self.received.recv().await
+                    && received.len() < REST_MAX
+                {
+                    received.push(line);
+                }
+            };
+            let _ = timeout(REST_WITHIN, read).await;
+            // The last lines often say why the program has ended.
+            let _ = timeout(REST_WITHIN, process.log.join_next()).await;
+        }
         Dead { status, received }
     }
+}
 
+impl Process {
     fn kill(&mut self) {
         let killed = self
             .group
@@ -186,7 +224,7 @@ impl Program {
     }
 }
 
-impl Drop for Program {
+impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
@@ -194,7 +232,7 @@ impl Drop for Program {
 
 /// Writes lines until the program reads no more.
 async fn write(
-    mut stdin: ChildStdin,
+    mut stdin: impl AsyncWrite + Unpin,
     mut lines: mpsc::UnboundedReceiver<Bytes>,
     unread: Arc<AtomicUsize>,
     messages: mpsc::WeakSender<Received>,
@@ -207,7 +245,11 @@ async fn write(
             let Ok(line) = lines.try_recv() else { break };
             bytes.extend_from_slice(&line);
         }
-        if stdin.write_all(&bytes).await.is_err() {
+        let written = async {
+            stdin.write_all(&bytes).await?;
+            stdin.flush().await
+        };
+        if written.await.is_err() {
             sleep(CLOSED_AFTER).await;
             let closed = "it closed its standard input".to_owned();
             // The messages end with the program's output.

@@ -5,12 +5,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
-use seriatim::sink::{Batch, Stop};
+use serde_json::value::RawValue;
+use seriatim::event::Event;
+use seriatim::handlers::Effects;
+use seriatim::sink::{Context, Stop};
 
 /// The version of the protocol.
 const VERSION: u64 = 1;
 /// The longest line of a program, in bytes without its end.
-pub(crate) const LINE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const LINE_BYTES_MAX: usize = 4 << 20;
 /// The most batches that a program has at a time.
 const CONCURRENCY_MAX: usize = 1024;
 /// The longest text of a program that is kept, in bytes: of an error, and of its name. Longer texts are
@@ -22,61 +25,52 @@ const WAIT_MAX_MS: u64 = 366 * 24 * 3600 * 1000;
 
 /// A line of a program. Unknown members are ignored.
 #[derive(Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Line {
-    Hello {
-        protocol: u64,
-        #[serde(default = "one")]
-        concurrency: usize,
-        client: Option<String>,
-    },
-    Ok {
-        batch: u64,
-        id: u64,
-    },
-    Transient {
-        batch: u64,
-        id: u64,
-        error: Option<String>,
-        retry_after_ms: Option<u64>,
-    },
-    Rejected {
-        batch: u64,
-        id: u64,
-        error: Option<String>,
-    },
-    Unknown {
-        batch: u64,
-        id: u64,
-        error: Option<String>,
-    },
-    Postponed {
-        batch: u64,
-        id: u64,
-        error: Option<String>,
-        after_ms: u64,
-    },
-    Unavailable {
-        batch: u64,
-        id: u64,
-        error: Option<String>,
-    },
-    Cancelled {
-        batch: u64,
-        id: u64,
-    },
+struct Line<'a> {
+    #[serde(rename = "type")]
+    word: Word,
+    protocol: Option<u64>,
+    concurrency: Option<usize>,
+    client: Option<String>,
+    batch: Option<u64>,
+    id: Option<u64>,
+    error: Option<String>,
+    retry_after_ms: Option<u64>,
+    after_ms: Option<u64>,
+    name: Option<String>,
+    #[serde(borrow)]
+    value: Option<&'a RawValue>,
+    /// The effects of an event.
+    #[serde(borrow)]
+    emit: Option<&'a RawValue>,
+    #[serde(borrow)]
+    schedule: Option<&'a RawValue>,
+    #[serde(borrow)]
+    cancel: Option<&'a RawValue>,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Word {
+    Hello,
+    Ok,
+    Transient,
+    Rejected,
+    Unknown,
+    Postponed,
+    Unavailable,
+    Cancelled,
+    Once,
     Bye,
 }
 
-fn one() -> usize {
-    1
-}
-
 /// A message of a program.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Message {
     Hello(Hello),
     Answer(Answer),
+    Once(Once),
     /// The program takes no more batches, and will end when those that it has are over.
     Bye,
 }
@@ -90,8 +84,17 @@ pub(crate) struct Hello {
     pub(crate) client: String,
 }
 
+/// A subtask of an event that is done.
+#[derive(Debug)]
+pub(crate) struct Once {
+    pub(crate) batch: u64,
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    pub(crate) value: Box<RawValue>,
+}
+
 /// The result of an event.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Answer {
     /// The number of the batch.
     pub(crate) batch: u64,
@@ -99,10 +102,12 @@ pub(crate) struct Answer {
     pub(crate) result: Answered,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Answered {
     /// This event and all events before it in the batch are delivered.
     Ok,
+    /// The same, and the event has effects, so the batch is over.
+    Effects(Effects),
     /// The event is not delivered, for this reason.
     Stop(Stop),
     /// The program has given up the event, because the worker has asked for it.
@@ -114,72 +119,119 @@ pub(crate) enum Answered {
 /// # Errors
 /// The text describes the mistake. It repeats at most the first characters of the line.
 pub(crate) fn parse(line: &[u8]) -> Result<Message, String> {
-    let line: Line = serde_json::from_slice(line).map_err(|error| {
+    let wrong = |error: &dyn std::fmt::Display| {
         let line = String::from_utf8_lossy(&line[..line.len().min(60)]);
         let mut text = format!("the line {line:?} is not of the protocol: {error}");
         cut(&mut text, ERROR_BYTES_MAX);
         text
-    })?;
-    let answer = |batch, id, result| Ok(Message::Answer(Answer { batch, id, result }));
-    let stopped = |batch, id, stop| answer(batch, id, Answered::Stop(stop));
-    match line {
-        Line::Hello { protocol, .. } if protocol != VERSION => Err(format!(
-            "it speaks version {protocol} of the protocol, and this worker speaks version {VERSION}; update the older one"
-        )),
-        Line::Hello { concurrency, .. } if !(1..=CONCURRENCY_MAX).contains(&concurrency) => Err(
-            format!("its concurrency is {concurrency}; it is 1 to {CONCURRENCY_MAX}"),
-        ),
-        Line::Hello {
-            concurrency,
-            client,
-            ..
-        } => {
-            let client = kept(client, CLIENT_BYTES_MAX);
-            Ok(Message::Hello(Hello {
-                concurrency,
-                client,
-            }))
+    };
+    let line: Line<'_> = serde_json::from_slice(line).map_err(|error| wrong(&error))?;
+    let missing = |member: &str| wrong(&format_args!("missing field `{member}`"));
+    match line.word {
+        Word::Hello => {
+            return hello_of(
+                line.protocol.ok_or_else(|| missing("protocol"))?,
+                line.concurrency,
+                line.client,
+            );
         }
-        Line::Ok { batch, id } => answer(batch, id, Answered::Ok),
-        Line::Transient {
-            batch,
-            id,
-            error,
-            retry_after_ms,
-        } => {
-            let error = kept(error, ERROR_BYTES_MAX);
-            let retry_after = retry_after_ms
-                .map(|ms| wait("retry_after_ms", ms))
-                .transpose()?;
-            stopped(batch, id, Stop::Transient { error, retry_after })
-        }
-        Line::Rejected { batch, id, error } => {
-            let error = kept(error, ERROR_BYTES_MAX);
-            stopped(batch, id, Stop::Rejected { error })
-        }
-
-        Line::Unknown { batch, id, error } => {
-            let error = kept(error, ERROR_BYTES_MAX);
-            stopped(batch, id, Stop::Unknown { error })
-        }
-
-        Line::Postponed {
-            batch,
-            id,
-            error,
-            after_ms,
-        } => {
-            let (reason, after) = (kept(error, ERROR_BYTES_MAX), wait("after_ms", after_ms)?);
-            stopped(batch, id, Stop::Postponed { reason, after })
-        }
-        Line::Unavailable { batch, id, error } => {
-            let error = kept(error, ERROR_BYTES_MAX);
-            stopped(batch, id, Stop::Unavailable { error })
-        }
-
-        Line::Cancelled { batch, id } => answer(batch, id, Answered::Cancelled),
-        Line::Bye => Ok(Message::Bye),
+        Word::Bye => return Ok(Message::Bye),
+        _ => {}
     }
+    let batch = line.batch.ok_or_else(|| missing("batch"))?;
+    let id = line.id.ok_or_else(|| missing("id"))?;
+    let error = || kept(line.error.clone(), ERROR_BYTES_MAX);
+    let result = match line.word {
+        Word::Hello | Word::Bye | Word::Cancelled => Answered::Cancelled,
+        Word::Once => {
+            let name = line.name.ok_or_else(|| missing("name"))?;
+            let value = line.value.map_or_else(null, ToOwned::to_owned);
+            return Ok(Message::Once(Once {
+                batch,
+                id,
+                name,
+                value,
+            }));
+        }
+        Word::Ok => {
+            let members = [
+                ("emit", line.emit),
+                ("schedule", line.schedule),
+                ("cancel", line.cancel),
+                ("result", line.result),
+            ];
+            match effects(members) {
+                Ok(effects) if effects.is_empty() => Answered::Ok,
+                Ok(effects) => Answered::Effects(effects),
+                Err(error) => {
+                    Answered::Stop(Stop::transient(format!("the answer is not valid: {error}")))
+                }
+            }
+        }
+        Word::Transient => {
+            let ms = line.retry_after_ms;
+            let retry_after = ms.map(|ms| wait("retry_after_ms", ms)).transpose()?;
+            Answered::Stop(Stop::Transient {
+                error: error(),
+                retry_after,
+            })
+        }
+        Word::Rejected => Answered::Stop(Stop::Rejected { error: error() }),
+        Word::Unknown => Answered::Stop(Stop::Unknown { error: error() }),
+        Word::Unavailable => Answered::Stop(Stop::Unavailable { error: error() }),
+        Word::Postponed => {
+            let after = wait(
+                "after_ms",
+                line.after_ms.ok_or_else(|| missing("after_ms"))?,
+            )?;
+            Answered::Stop(Stop::Postponed {
+                reason: error(),
+                after,
+            })
+        }
+    };
+    Ok(Message::Answer(Answer { batch, id, result }))
+}
+
+/// Reads the rest of a program's hello.
+fn hello_of(
+    protocol: u64,
+    concurrency: Option<usize>,
+    client: Option<String>,
+) -> Result<Message, String> {
+    let concurrency = concurrency.unwrap_or(1);
+    if protocol != VERSION {
+        return Err(format!(
+            "it speaks version {protocol} of the protocol, and this worker speaks version {VERSION}; update the older one"
+        ));
+    } else if !(1..=CONCURRENCY_MAX).contains(&concurrency) {
+        return Err(format!(
+            "its concurrency is {concurrency}; it is 1 to {CONCURRENCY_MAX}"
+        ));
+    }
+    let client = kept(client, CLIENT_BYTES_MAX);
+    Ok(Message::Hello(Hello {
+        concurrency,
+        client,
+    }))
+}
+
+/// Reads the effects of an event.
+fn effects(members: [(&str, Option<&RawValue>); 4]) -> serde_json::Result<Effects> {
+    let given = members
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    let members: Vec<_> = given
+        .map(|(name, value)| format!("\"{name}\":{value}"))
+        .collect();
+    if members.is_empty() {
+        return Ok(Effects::default());
+    }
+    Effects::parse(format!("{{{}}}", members.join(",")).as_bytes())
+}
+
+fn null() -> Box<RawValue> {
+    RawValue::NULL.to_owned()
 }
 
 /// Cuts a text between characters. The capacity shrinks, too: many texts may be kept at a time.
@@ -215,15 +267,30 @@ pub(crate) fn hello(child: usize, timeout: Duration, cancel: Duration) -> Bytes 
     }))
 }
 
-/// Returns the line with a batch. `number` is the number of the batch.
-pub(crate) fn batch(number: u64, batch: &Batch, attempts: u32, crashes: u32) -> Bytes {
+/// Returns the line with a batch. `number`: the number of the batch. `events`: its events, at least
+/// one. `done`: the subtasks of the first event that are done, with their values as JSON text.
+pub(crate) fn batch<'a>(
+    number: u64,
+    cx: &Context,
+    events: &[Event],
+    done: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Bytes {
+    let object = events.first().map_or("", |event| event.object.as_str());
     let begin = json!({
-        "type": "batch", "batch": number, "object": batch.object().as_str(), "attempts": attempts, "crashes": crashes,
+        "type": "batch", "batch": number, "object": object, "attempts": cx.attempts, "crashes": cx.crashes, "token": &*cx.token,
     });
     let mut text = begin.to_string().into_bytes();
     text.pop();
+    let mut separator = ",\"once\":{";
+    for (name, value) in done {
+        text.extend_from_slice(format!("{separator}{}:{value}", json!(name)).as_bytes());
+        separator = ",";
+    }
+    if separator == "," {
+        text.push(b'}');
+    }
     text.extend_from_slice(b",\"events\":[");
-    for (at, event) in batch.events().enumerate() {
+    for (at, event) in events.iter().enumerate() {
         if at > 0 {
             text.push(b',');
         }
@@ -231,6 +298,15 @@ pub(crate) fn batch(number: u64, batch: &Batch, attempts: u32, crashes: u32) -> 
     }
     text.extend_from_slice(b"]}\n");
     text.into()
+}
+
+/// Returns the reply to the report of a subtask. `error`: why it is not stored.
+pub(crate) fn once(batch: u64, id: u64, name: &str, error: Option<&str>) -> Bytes {
+    let mut reply = json!({"type": "once", "batch": batch, "id": id, "name": name});
+    if let Some(error) = error {
+        reply["error"] = json!(error);
+    }
+    line(&reply)
 }
 
 /// Returns the line that asks the program to give up this event of a batch.
@@ -252,10 +328,18 @@ fn line(value: &serde_json::Value) -> Bytes {
 mod tests {
     use super::*;
     use seriatim::event::ObjectName;
+    use seriatim::sink::Batch;
 
-    fn answer(result: Answered) -> Result<Message, String> {
-        let (batch, id) = (1, 2);
-        Ok(Message::Answer(Answer { batch, id, result }))
+    /// Returns the stop of an answer for event 2 of batch 1.
+    fn stop_of(message: Result<Message, String>) -> Stop {
+        match message {
+            Ok(Message::Answer(Answer {
+                batch: 1,
+                id: 2,
+                result: Answered::Stop(stop),
+            })) => stop,
+            other => panic!("no stop: {other:?}"),
+        }
     }
 
     #[test]
@@ -264,8 +348,34 @@ mod tests {
             parse(format!(r#"{{"batch":1,"id":2,"new":[],"type":{rest}}}"#).as_bytes())
         };
         let error = || "no".to_owned();
-        assert_eq!(said(r#""ok""#), answer(Answered::Ok));
-        assert_eq!(said(r#""cancelled""#), answer(Answered::Cancelled));
+        let result = |rest: &str| match said(rest) {
+            Ok(Message::Answer(Answer {
+                batch: 1,
+                id: 2,
+                result,
+            })) => result,
+            other => panic!("no answer: {other:?}"),
+        };
+        assert!(matches!(result(r#""ok""#), Answered::Ok));
+        assert!(matches!(
+            result(r#""ok","emit":[],"result":null"#),
+            Answered::Ok
+        ));
+        assert!(matches!(result(r#""cancelled""#), Answered::Cancelled));
+        for rest in [
+            r#""emit":[{"object":"b","event":{}}]"#,
+            r#""schedule":[{"object":"b","event":{},"after_ms":5}]"#,
+            r#""cancel":[{"object":"b","key":"k"}]"#,
+            r#""result":1"#,
+        ] {
+            let rest = format!(r#""ok",{rest}"#);
+            assert!(matches!(result(&rest), Answered::Effects(_)), "{rest}");
+        }
+        let once = said(r#""once","name":"charge","value":{ "n": 12345678901234567890 }"#);
+        assert!(
+            matches!(once, Ok(Message::Once(Once { batch: 1, id: 2, name, value }))
+                if name == "charge" && value.get() == r#"{ "n": 12345678901234567890 }"#)
+        );
         for (rest, stop) in [
             (r#""transient""#, Stop::transient("")),
             (
@@ -287,17 +397,13 @@ mod tests {
                 },
             ),
         ] {
-            assert_eq!(said(rest), answer(Answered::Stop(stop)));
+            assert_eq!(stop_of(said(rest)), stop);
         }
-        let hello = Hello {
-            concurrency: 1,
-            client: String::new(),
-        };
-        assert_eq!(
-            parse(br#"{"type":"hello","protocol":1}"#),
-            Ok(Message::Hello(hello))
+        let hello = parse(br#"{"type":"hello","protocol":1}"#);
+        assert!(
+            matches!(hello, Ok(Message::Hello(Hello { concurrency: 1, client })) if client.is_empty())
         );
-        assert_eq!(parse(br#"{"type":"bye"}"#), Ok(Message::Bye));
+        assert!(matches!(parse(br#"{"type":"bye"}"#), Ok(Message::Bye)));
     }
 
     #[test]
@@ -320,6 +426,11 @@ mod tests {
                 "unknown variant `maybe`",
             ),
             (r#"{"type":"ok","batch":1}"#, "missing field `id`"),
+            (r#"{"type":"hello"}"#, "missing field `protocol`"),
+            (
+                r#"{"type":"once","batch":1,"id":1}"#,
+                "missing field `name`",
+            ),
             (r#"{"type":"ok","batch":1,"id":-1}"#, "invalid value"),
             (
                 r#"{"type":"postponed","batch":1,"id":1}"#,
@@ -344,11 +455,32 @@ mod tests {
     }
 
     #[test]
+    fn wrong_effects_fail_the_event() {
+        for (effects, why) in [
+            (r#""emit":[{"obj":"b","event":1}]"#, "unknown field `obj`"),
+            (r#""emit":[{"object":"b"}]"#, "missing field `event`"),
+            (r#""emit":7"#, "invalid type"),
+            (
+                r#""schedule":[{"object":"b","event":1,"mode":"x"}]"#,
+                "unknown variant `x`",
+            ),
+            (r#""cancel":[{"object":"b"}]"#, "missing field `key`"),
+        ] {
+            let line = format!(r#"{{"type":"ok","batch":1,"id":2,{effects}}}"#);
+            let stop = stop_of(parse(line.as_bytes()));
+            assert!(
+                matches!(&stop, Stop::Transient { error, .. } if error.contains(why)),
+                "{stop:?}"
+            );
+        }
+    }
+
+    #[test]
     fn long_texts_are_cut() {
         let long = "é".repeat(300_000);
         let line = format!(r#"{{"type":"rejected","batch":1,"id":2,"error":"{long}"}}"#);
         let stop = Stop::rejected("é".repeat(500));
-        assert_eq!(parse(line.as_bytes()), answer(Answered::Stop(stop)));
+        assert_eq!(stop_of(parse(line.as_bytes())), stop);
         let line = format!(r#"{{"type":"{long}"}}"#);
         assert!(parse(line.as_bytes()).expect_err("unknown").len() <= ERROR_BYTES_MAX);
         let line = format!(r#"{{"type":"hello","protocol":1,"client":"a{long}"}}"#);
@@ -365,14 +497,21 @@ mod tests {
             Bytes::from_static(b"{\"n\":\r\n1}"),
             Bytes::from_static(b"2"),
         ];
-        let line = batch(7, &Batch::new(object, 11, 9, events), 1, 2);
+        let events: Vec<_> = Batch::new(object, 11, 9, events).events().collect();
+        let mut cx = Context::detached();
+        (cx.attempts, cx.crashes) = (1, 2);
+        let done = [("a\"", "[1]"), ("b", "null")];
+        let line = batch(7, &cx, &events, done.into_iter());
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
         let read: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
         let events = json!([
             {"id": 11, "prev": 9, "object": "a\"b", "event": {"n": 1}},
             {"id": 12, "prev": 11, "object": "a\"b", "event": 2},
         ]);
-        let all = json!({"type": "batch", "batch": 7, "object": "a\"b", "attempts": 1, "crashes": 2, "events": events});
+        let all = json!({
+            "type": "batch", "batch": 7, "object": "a\"b", "attempts": 1, "crashes": 2, "token": "",
+            "once": {"a\"": [1], "b": null}, "events": events,
+        });
         assert_eq!(read, all);
     }
 }

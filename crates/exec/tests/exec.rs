@@ -190,9 +190,9 @@ async fn every_result_is_passed_on(#[case] says: &str, #[case] count: usize, #[c
 #[case("hello 1", 0, "it said hello twice")]
 #[case("while :; do echo '{\"type\":\"bye\"}'; done", 0, "it said bye twice")]
 #[case(
-    "head -c 1100000 /dev/zero; sleep 100",
+    "head -c 4200000 /dev/zero; sleep 100",
     0,
-    "a line is longer than 1048576 bytes"
+    "a line is longer than 4194304 bytes"
 )]
 #[tokio::test]
 async fn a_program_that_dies_or_errs_counts_a_crash(

@@ -132,7 +132,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
                 &format!("{command} cannot be started: {error}"),
             ),
         }),
-        Some(Spec::Stdout | Spec::Null) => {
+        Some(Spec::Stdout | Spec::Null | Spec::Stdio) => {
             lines.push(line("sink", Verdict::Good, "can always be written"))
         }
     }

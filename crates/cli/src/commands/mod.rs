@@ -24,6 +24,7 @@ pub(crate) mod man;
 pub(crate) mod repair;
 pub(crate) mod rules;
 pub(crate) mod schedule;
+pub(crate) mod script;
 pub(crate) mod share;
 pub(crate) mod stats;
 pub(crate) mod token;
@@ -110,6 +111,7 @@ commands! {
     Config(config::Args) => config::run;
     Completions(completions::Args) => completions::run;
     Man(man::Args) => man::run;
+    Script(script::Args) => script::run;
     Demo(demo::Args) => demo::run;
     Bench(bench::Args) => bench::run;
 }

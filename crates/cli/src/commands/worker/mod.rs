@@ -41,8 +41,8 @@ pub(crate) struct Args {
     /// The target of events: stdout, file:PATH (NDJSON, one event per line), null (discards them),
     /// http(s)://HOST/PATH[?batch=N] (one request per event, or per list of up to N events of one
     /// object), event-url[:/POINTER] (one request per event, to the URL that the event has at
-    /// POINTER, by default /url), or exec:COMMAND (handlers in any language, in a program that the
-    /// worker starts)
+    /// POINTER, by default /url), exec:COMMAND (handlers in any language, in a program that the
+    /// worker starts), or stdio (the same, in the program that has started the worker)
     #[arg(long, value_name = "SINK")]
     sink: String,
     /// The name of this worker, unique among running workers: 1 to 64 of A-Z a-z 0-9 _ - [default:

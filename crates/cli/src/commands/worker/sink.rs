@@ -10,12 +10,12 @@ use rustix::fs::{FileType, fstat};
 use seriatim::escape;
 use seriatim::sink::{self, File, Null, Sink, SinkError};
 use seriatim::worker::Shutdown;
-use seriatim_console::exit::{Exit, Failure};
+use seriatim_console::exit::{self, Exit, Failure};
 use seriatim_console::files::raise_limit;
 use seriatim_console::global::Global;
 use seriatim_console::nearest;
 use seriatim_console::units::time;
-use seriatim_exec::{Exec, ExecError};
+use seriatim_exec::{Exec, ExecError, ParentEnd};
 use seriatim_http::{
     Allowed, EventUrl, Exclusive, Format, Http, HttpError, Options, Prefix, Statuses,
 };
@@ -82,16 +82,21 @@ pub(super) struct HttpArgs {
     /// 10.0.0.0/8; may be given more than once
     #[arg(long, value_name = "ADDRESS", value_parser = network)]
     allow_address: Vec<IpNet>,
+    /// For event-url: URLs that begin with PREFIX may answer with effects, i.e. emit events and set
+    /// schedules for any object [default: none]; may be given more than once
+    #[arg(long, value_name = "PREFIX")]
+    allow_effects: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Options of the sink exec")]
+#[command(next_help_heading = "Options of the sinks exec and stdio")]
 pub(super) struct ExecArgs {
     /// The number of programs: 1 to 64. All events of an object go to the same one [default: 1]
     #[arg(long, value_name = "N")]
     exec_children: Option<usize>,
     /// The longest time from the beginning of an event to its result: 10ms to 24h. Then the program
-    /// is asked to give the event up, and 5s later it is killed [default: 5m]
+    /// is asked to give the event up, and 5s later it is killed; with stdio the worker ends
+    /// [default: 5m]
     #[arg(long, value_name = "TIME", value_parser = time)]
     exec_timeout: Option<Duration>,
 }
@@ -164,6 +169,7 @@ impl HttpArgs {
         let options = [
             ("--allow", !self.allow.is_empty()),
             ("--allow-address", !self.allow_address.is_empty()),
+            ("--allow-effects", !self.allow_effects.is_empty()),
             (
                 "--sink-exclusive with a prefix",
                 self.sink_exclusive
@@ -298,6 +304,9 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<Spec> {
 fn wanted(spec: &Spec, args: &HttpArgs, exec: &ExecArgs) -> anyhow::Result<()> {
     let unwanted_exec = match spec {
         Spec::Exec(_) => None,
+        Spec::Stdio => exec
+            .exec_children
+            .map(|_| ("--exec-children", "--sink exec")),
         _ => exec.given().map(|name| (name, "--sink exec")),
     };
     let unwanted = match spec {
@@ -331,7 +340,7 @@ pub(super) fn check(
         Spec::Http(_) | Spec::EventUrl(_) => {
             open(spec, args, exec, slots, global, &Shutdown::new()).map(drop)
         }
-        Spec::Exec(_) => exec.options().check().map_err(unopened_exec),
+        Spec::Exec(_) | Spec::Stdio => exec.options().check().map_err(unopened_exec),
         _ => Ok(()),
     }
 }
@@ -356,6 +365,13 @@ pub(super) fn warn_of_slips(sink: &str) {
 fn is_pipe(output: impl AsFd) -> bool {
     let kind = fstat(output).map(|stat| FileType::from_raw_mode(stat.st_mode));
     matches!(kind, Ok(FileType::Fifo | FileType::Socket))
+}
+
+/// Ends the process at once, as a crash: it keeps its name and its events, so that each event that the
+/// program had counts a crash.
+fn die(why: &str) {
+    let _ = exit::report(&Failure::with(Exit::Broken, format!("--sink stdio: {why}")));
+    std::process::exit(Exit::Broken as i32);
 }
 
 /// Opens the sink. If the sink is standard output and nobody reads it any more, the worker stops.
@@ -383,6 +399,19 @@ pub(super) fn open(
                 exec: Some(exec),
             })
         }
+        Spec::Stdio => {
+            let shutdown = shutdown.clone();
+            let ends = move |end| match end {
+                ParentEnd::Dead(why) => die(&why),
+                _ => shutdown.stop(),
+            };
+            let exec = Exec::parent(exec.options(), ends).map_err(unopened_exec)?;
+            let sink = Box::new(exec.clone());
+            Ok(Opened {
+                sink,
+                exec: Some(exec),
+            })
+        }
         Spec::Http(target) => Ok(Opened::only(
             Http::to(target.clone())
                 .options(options()?)
@@ -397,20 +426,35 @@ pub(super) fn open(
                 warn!(target: LOG, "every host gets the same signatures and headers: a receiver can use them against another one");
             }
             let options = options()?;
-            if let Exclusive::Prefixes(exclusive) = &options.exclusive {
+            // A prefix that fits no allowed URL is probably a slip.
+            let fit = |flag: &str, some: &[Prefix], what: &str| {
                 let is_allowed = |only: &Prefix| prefixes.iter().any(|allowed| allowed.meets(only));
-                if let Some(at) = exclusive.iter().position(|only| !is_allowed(only)) {
-                    return Err(wrong(
-                        &format!("--sink-exclusive, number {}", at + 1),
-                        "no prefix of --allow fits it, so no request would be exclusive by it",
-                    ));
-                }
+                some.iter()
+                    .position(|only| !is_allowed(only))
+                    .map_or(Ok(()), |at| {
+                        let why = format!("no prefix of --allow fits it, so {what}");
+                        Err(wrong(&format!("{flag}, number {}", at + 1), why))
+                    })
+            };
+            if let Exclusive::Prefixes(exclusive) = &options.exclusive {
+                fit(
+                    "--sink-exclusive",
+                    exclusive,
+                    "no request would be exclusive by it",
+                )?;
             }
+            let effects_from = self::prefixes("--allow-effects", &args.allow_effects)?;
+            fit(
+                "--allow-effects",
+                &effects_from,
+                "no answer would have effects by it",
+            )?;
             let allowed = Allowed::new(prefixes).networks(args.allow_address.iter().copied());
             Ok(Opened::only(
                 EventUrl::at(pointer.clone(), allowed)
                     .options(options)
                     .slots(slots)
+                    .effects_from(effects_from)
                     .open()
                     .map_err(unopened_http)?,
             ))

@@ -9,7 +9,7 @@ use seriatim_exec::{Command, CommandError};
 use seriatim_http::{HttpError, Target};
 
 /// A sink, as the command line names it: `stdout`, `file:PATH`, `null`, a URL,
-/// `event-url[:/pointer]`, or `exec:COMMAND`.
+/// `event-url[:/pointer]`, `exec:COMMAND`, or `stdio`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Spec {
     /// Writes one envelope per line to standard output: [`sink::stdout`](seriatim::sink::stdout).
@@ -24,6 +24,8 @@ pub(crate) enum Spec {
     EventUrl(Pointer),
     /// Hands events to a program: [`Exec`](seriatim_exec::Exec).
     Exec(Command),
+    /// Hands events to the parent of the worker: [`Exec::parent`](seriatim_exec::Exec::parent).
+    Stdio,
 }
 
 /// The reason why a text does not name a sink.
@@ -52,7 +54,7 @@ pub(crate) enum SpecError {
 }
 
 const SINKS: &str =
-    "stdout, file:PATH, null, http://…, https://…, event-url[:/pointer] and exec:COMMAND";
+    "stdout, file:PATH, null, http://…, https://…, event-url[:/pointer], exec:COMMAND and stdio";
 
 impl FromStr for Spec {
     type Err = SpecError;
@@ -61,6 +63,7 @@ impl FromStr for Spec {
         match text {
             "stdout" => Ok(Self::Stdout),
             "null" => Ok(Self::Null),
+            "stdio" => Ok(Self::Stdio),
             _ if text.starts_with("http://") || text.starts_with("https://") => {
                 Ok(Self::Http(text.parse()?))
             }
@@ -95,6 +98,7 @@ impl fmt::Display for Spec {
             Self::Http(target) => write!(f, "{target}"),
             Self::EventUrl(pointer) => write!(f, "event-url:{pointer}"),
             Self::Exec(command) => write!(f, "exec:{command}"),
+            Self::Stdio => f.write_str("stdio"),
         }
     }
 }
@@ -111,6 +115,7 @@ mod tests {
             "file:out.ndjson",
             "file:/a b/c:d",
             "exec:a",
+            "stdio",
         ] {
             assert_eq!(text.parse::<Spec>().expect("a sink").to_string(), text);
         }
