@@ -223,6 +223,44 @@ async fn a_worker_shows_the_documented_metrics() {
     assert!(value(&seen, "process_resident_memory_bytes") > 1e6 && seen.ends_with("# EOF\n"));
 }
 
+/// Tests the further metrics of a worker with programs: one that handles its event, and one that ends
+/// with it, until the object is held.
+#[tokio::test]
+async fn a_worker_with_programs_has_their_metrics() {
+    let dies = "sh -c 'echo {\\\"type\\\":\\\"hello\\\",\\\"protocol\\\":1}; read -r a; read -r b'";
+    let lives = format!(
+        "python3 -B '{}/examples/handlers.py'",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    for (program, crashes) in [(dies, 2.0), (&lives, 0.0)] {
+        let (redis, console) = Redis::start().with_console().await;
+        let sink = format!("exec:{program}");
+        let options = ["--http", "127.0.0.1:0", "--crashes-max", "2"];
+        let worker = Process::start(&redis, "w", &sink, &options);
+        let address = listening(|| worker.log()).await;
+        console.emit("a", "1").await;
+        let seen = until("the program is ready again", PATIENCE, async || {
+            let scrape = scrape(&address).await?;
+            let of = |name: &str| value_of(&redis, &scrape, name, "");
+            let is_over = console.number(&console.keys.next_event_id()).await == 1
+                && of("seriatim_program_crashes_total") == crashes
+                && of("seriatim_programs_ready") == 1.0
+                && of("seriatim_program_batches") == 0.0;
+            is_over.then_some(scrape)
+        })
+        .await;
+        let more = documented("Further metrics of a worker with the sink `exec` or `stdio`:");
+        let all: BTreeSet<_> = documented("Metrics of a worker:")
+            .union(&more)
+            .cloned()
+            .collect();
+        assert_eq!(names(&seen), all);
+        assert_eq!(value_of(&redis, &seen, "seriatim_programs", ""), 1.0);
+        let starts = value_of(&redis, &seen, "seriatim_program_starts_total", "");
+        assert_eq!(starts, crashes + 1.0);
+    }
+}
+
 /// Tests the metrics of a namespace that has something of each kind.
 #[tokio::test]
 async fn an_exporter_shows_the_documented_metrics() {

@@ -392,6 +392,10 @@ async fn a_real_prometheus_sees_a_running_system() {
             .expect("it runs")
             .success()
     );
+    // Only a worker with a program has its figures.
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/handlers.py");
+    let program = format!("exec:python3 -B '{example}'");
+    let _third = Process::start(&redis, "third", &program, &["--http", first_at]);
     let wanted = documented();
     let seen = until(
         "each documented metric is there",

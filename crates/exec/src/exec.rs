@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::command::Command;
+use crate::figures::{Counts, Figures};
 use crate::keeper::{Call, Handed, Keeper, Order, ParentEnd, Settings, Source};
 use crate::program::Program;
 
@@ -140,6 +141,7 @@ struct Inner {
     children: Vec<mpsc::UnboundedSender<Order>>,
     keepers: Mutex<Vec<JoinHandle<()>>>,
     next: AtomicU64,
+    counts: Arc<Counts>,
 }
 
 impl Exec {
@@ -182,7 +184,7 @@ impl Exec {
     }
 
     fn over(name: String, programs: Vec<(Program, Source)>, options: &Options) -> Self {
-        let (mut children, mut keepers) = (Vec::new(), Vec::new());
+        let (mut children, mut keepers, counts) = (Vec::new(), Vec::new(), Arc::default());
         for (child, (first, source)) in programs.into_iter().enumerate() {
             let settings = Settings {
                 source,
@@ -191,6 +193,7 @@ impl Exec {
                 cancel: options.cancel,
                 hello: options.hello,
                 stop: options.stop,
+                counts: Arc::clone(&counts),
             };
             let (orders, taken) = mpsc::unbounded_channel();
             let keeper = Keeper::new(settings, taken, orders.downgrade());
@@ -202,7 +205,14 @@ impl Exec {
             children,
             keepers: Mutex::new(keepers),
             next: AtomicU64::new(1),
+            counts,
         }))
+    }
+
+    /// Returns the figures of the programs.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.0.counts.read(self.0.children.len())
     }
 
     /// Asks the programs to end, and kills those that do not end in time. Call it after the worker

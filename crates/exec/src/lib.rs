@@ -32,12 +32,14 @@
 
 mod command;
 mod exec;
+mod figures;
 mod keeper;
 mod program;
 mod protocol;
 
 pub use command::{Command, CommandError};
 pub use exec::{Exec, ExecError, Options};
+pub use figures::Figures;
 pub use keeper::ParentEnd;
 
 /// The target of log lines.

@@ -1,5 +1,6 @@
 //! `seriatim worker`.
 
+mod programs;
 pub(crate) mod sink;
 pub(crate) mod spec;
 mod supervised;
@@ -296,7 +297,10 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         args.connect_timeout.unwrap_or(Duration::MAX),
     );
     let _supervised = supervised
-        .map(|supervised| supervised.watch(worker.vitals(), global.namespace.as_deref()))
+        .map(|supervised| {
+            let namespace = global.namespace.as_deref();
+            supervised.watch(worker.vitals(), exec.clone(), namespace)
+        })
         .transpose()?;
     #[cfg(feature = "otlp")]
     let stop = shutdown.clone();

@@ -15,6 +15,7 @@ use seriatim::worker::Vitals;
 use seriatim_console::exit::{self, Failure};
 use seriatim_console::notify::Notices;
 use seriatim_console::stop::stop_signals;
+use seriatim_exec::Exec;
 use seriatim_web::listen::address::Address;
 use seriatim_web::listen::{Listening, metrics, probes};
 use tokio::runtime::{Builder, Runtime};
@@ -23,6 +24,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::error;
 
 use super::LOG;
+use super::programs::ProgramMetrics;
 
 /// The most open connections of probes and scrapers.
 const CONNECTIONS_MAX: u32 = 256;
@@ -89,11 +91,12 @@ impl Supervised {
         }))
     }
 
-    /// Starts the thread that answers probes and sends notices. The thread stops when the returned
+    /// Starts the thread that answers probes and sends notices. `exec`: the sink, if it has programs. The thread stops when the returned
     /// guard is dropped.
     pub(super) fn watch(
         self,
         vitals: Vitals,
+        exec: Option<Exec>,
         namespace: Option<&str>,
     ) -> anyhow::Result<DropGuard> {
         let stop = CancellationToken::new();
@@ -105,7 +108,10 @@ impl Supervised {
         } = self;
         let metrics = WorkerMetrics::new(vitals.clone());
         let registry = metrics::registry(namespace, |registry| {
-            registry.register_collector(Box::new(metrics))
+            registry.register_collector(Box::new(metrics));
+            if let Some(exec) = exec {
+                registry.register_collector(Box::new(ProgramMetrics(exec)));
+            }
         });
         thread::Builder::new()
             .name("seriatim-http".to_owned())

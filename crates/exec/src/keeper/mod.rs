@@ -1,20 +1,28 @@
 //! The keeper of a program: starts it, gives it batches, and starts it again.
 //!
+//! - `batch`: a delivery, and the batch that a program has
+//! - `settings`: the settings, and where programs come from
+//!
 //! One task has all the state. Deliveries send it orders and wait for their results.
+
+mod batch;
+mod settings;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use seriatim::event::{Event, ObjectName};
-use seriatim::handlers::{Effects, Remote, Stored};
-use seriatim::sink::{Context, Delivered, Stop};
-use tokio::sync::{mpsc, oneshot};
+use seriatim::sink::Stop;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
+pub(crate) use batch::{Call, Handed};
+pub use settings::ParentEnd;
+pub(crate) use settings::{Settings, Source};
+
+use self::batch::Running;
 use crate::LOG;
-use crate::command::Command;
 use crate::program::{Dead, Program, Received};
 use crate::protocol::{self, Answer, Answered, Hello, Message, Once};
 
@@ -29,40 +37,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const UNREAD_MAX: usize = 8 * 1024 * 1024;
 /// The time from the end of a program's output to its end.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
-
-/// The settings of a keeper.
-pub(crate) struct Settings {
-    pub(crate) source: Source,
-    /// The number of the program among its like.
-    pub(crate) child: usize,
-    /// The longest time from the beginning of an event to its result.
-    pub(crate) timeout: Duration,
-    /// The longest time from `cancel` to the result.
-    pub(crate) cancel: Duration,
-    /// The longest time from the start of the program to its hello.
-    pub(crate) hello: Duration,
-    /// The longest time from `stop` to the end of the program.
-    pub(crate) stop: Duration,
-}
-
-/// Where programs come from.
-pub(crate) enum Source {
-    /// This command starts them.
-    Command(Command),
-    /// The program is the parent of this process. The function gets its end.
-    Parent(Box<dyn Fn(ParentEnd) + Send + Sync>),
-}
-
-/// The end of a parent of this process, which has the events.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ParentEnd {
-    /// The parent wants to end. The worker should stop gracefully.
-    Bye,
-    /// The parent is dead, or breaks the protocol, for this reason. This process must end at once,
-    /// without detaching, so that its events count a crash.
-    Dead(String),
-}
 
 /// An order to a keeper.
 pub(crate) enum Order {
@@ -82,117 +56,6 @@ pub(crate) struct Subtask {
     name: String,
     /// Why it is not stored.
     error: Option<String>,
-}
-
-/// A delivery that waits for its result.
-pub(crate) struct Call {
-    pub(crate) number: u64,
-    pub(crate) object: ObjectName,
-    /// The events to handle, at least one.
-    pub(crate) events: Vec<Event>,
-    /// The number of events of the whole batch.
-    pub(crate) events_of_batch: usize,
-    /// What is stored of the events.
-    pub(crate) stored: Stored,
-    pub(crate) cx: Context,
-    pub(crate) answer: oneshot::Sender<Handed>,
-}
-
-/// The result of a delivery.
-pub(crate) enum Handed {
-    Over(Delivered),
-    /// So many events are delivered. The one after them has effects, which are to be stored.
-    Effects {
-        before: usize,
-        handler: Remote,
-        effects: Effects,
-    },
-}
-
-impl Call {
-    /// An event with a crash is alone in its program, so that no other event counts its next crash.
-    fn is_suspect(&self) -> bool {
-        self.cx.crashes > 0
-    }
-
-    /// Returns the result for a program that has delivered `done` events.
-    fn end(self, done: usize, stop: Option<Stop>) {
-        let delivered = match stop {
-            Some(stop) => Delivered::stopped(done, stop),
-            None => self.stored.delivered(self.events_of_batch),
-        };
-        // The delivery may have been dropped at this moment.
-        let _ = self.answer.send(Handed::Over(delivered));
-    }
-}
-
-/// A batch that a program has.
-struct Running {
-    /// The delivery; `None` if it was dropped.
-    call: Option<Box<Call>>,
-    object: ObjectName,
-    is_suspect: bool,
-    /// The ids of the batch's events.
-    ids: Vec<u64>,
-    /// The handler of the event under way, once the program has reported a subtask of it.
-    handler: Option<Remote>,
-    /// Whether a report of a subtask of the event under way has no reply yet.
-    is_storing: bool,
-    /// The number of events that are delivered.
-    done: usize,
-    /// The time at which the program is asked to give up the event or, if it was asked, is killed.
-    deadline: Instant,
-    is_cancelled: bool,
-}
-
-impl Running {
-    /// Asks the program to give up the event that it handles, unless it was asked before.
-    fn cancel(&mut self, program: &Program, number: u64, within: Duration) {
-        if !self.is_cancelled
-            && let Some(id) = self.ids.get(self.done)
-        {
-            self.is_cancelled = true;
-            self.deadline = Instant::now() + within;
-            program.send(protocol::cancel(number, *id));
-        }
-    }
-
-    /// Returns the result of the delivery to its sender.
-    fn over(self, stop: Option<Stop>) {
-        if let Some(call) = self.call {
-            call.end(self.done, stop);
-        }
-    }
-
-    /// Returns the effects of the event under way to the sender of the delivery.
-    fn over_with(mut self, effects: Effects) {
-        let handler = self.handler();
-        let before = self.done;
-        if let (Some(call), Some(handler)) = (self.call, handler) {
-            let _ = call.answer.send(Handed::Effects {
-                before,
-                handler,
-                effects,
-            });
-        }
-    }
-
-    /// Returns the handler of the event under way; `None` if the delivery was dropped.
-    fn handler(&mut self) -> Option<Remote> {
-        let call = self.call.as_ref()?;
-        if self.handler.is_none() {
-            let event = call.events.get(self.done)?.clone();
-            self.handler = Some(call.stored.handler(event, &call.cx));
-        }
-        self.handler.clone()
-    }
-
-    /// Begins with the event after the next `events` ones. Returns its id; `None` if the batch is over.
-    fn advance(&mut self, events: usize) -> Option<u64> {
-        self.done += events;
-        (self.handler, self.is_storing) = (None, false);
-        self.ids.get(self.done).copied()
-    }
 }
 
 /// How a program ended.
@@ -239,6 +102,8 @@ pub(crate) struct Keeper {
     /// The wait before the next start.
     again: Duration,
     is_closed: bool,
+    /// Whether the program is ready, and the batches that it has, as last counted.
+    counted: (bool, usize),
 }
 
 impl Keeper {
@@ -257,6 +122,7 @@ impl Keeper {
             highest: 0,
             again: AGAIN.0,
             is_closed: false,
+            counted: (false, 0),
         }
     }
 
@@ -265,11 +131,18 @@ impl Keeper {
         let mut started = Ok(first);
         loop {
             let begun = match started {
-                Ok(program) => self.begin(program).await,
+                Ok(program) => {
+                    self.settings.counts.started();
+                    self.begin(program).await
+                }
                 Err(error) => Err(Unstarted::Failed(error)),
             };
             let ended = match begun {
-                Ok((program, hello)) => self.serve(program, &hello).await,
+                Ok((program, hello)) => {
+                    let ended = self.serve(program, &hello).await;
+                    self.count(false);
+                    ended
+                }
                 Err(Unstarted::Closed) => return,
                 Err(Unstarted::Failed(error)) => {
                     self.unavailable(&error);
@@ -385,6 +258,7 @@ impl Keeper {
             if has_room {
                 self.hand_out(&program, *concurrency);
             }
+            self.count(true);
             // A flood of lines delays neither a time limit nor an order: the select is not biased, and
             // limits that are over come first.
             let mut deadline = self.running.values().map(|running| running.deadline).min();
@@ -507,6 +381,13 @@ impl Keeper {
             let _ = timeout(self.settings.stop, program.ended()).await;
         }
         self.end(program).await;
+    }
+
+    /// Counts the program and its batches.
+    fn count(&mut self, is_ready: bool) {
+        let batches = if is_ready { self.running.len() } else { 0 };
+        let before = std::mem::replace(&mut self.counted, (is_ready, batches));
+        self.settings.counts.change(before, self.counted);
     }
 
     fn is_parent(&self) -> bool {
@@ -741,6 +622,9 @@ impl Keeper {
         let child = self.settings.child;
         warn!(target: LOG, child, batches = self.running.len(), again_in = ?self.again, "{}", seriatim::escape::text(why));
         self.cancels.clear();
+        if !self.running.is_empty() {
+            self.settings.counts.crashed();
+        }
         for (_, running) in self.running.drain() {
             let counts = at.is_none_or(|at| running.is_cancelled && running.deadline <= at);
             running.over(Some(if counts {
