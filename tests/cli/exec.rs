@@ -203,6 +203,46 @@ async fn a_handler_ends_with_its_worker() {
     assert_eq!(scene.seen(), ["begin a 0", "begin a 0", "end a 0"]);
 }
 
+/// Each event has a process of its own. A flaky one is tried again, and one that dies is held.
+#[tokio::test]
+async fn each_event_is_a_process() {
+    let scene = Scene::new().await;
+    let console = &scene.console;
+    let script = r#"
+        line=$(cat)
+        echo "$line" >> "$1"
+        case $line in
+            *flaky*) [ "$(grep -c flaky "$1")" -ge 3 ] || exit 75;;
+            *bad*) echo "no such card" >&2; exit 1;;
+            *die*) kill -9 $$;;
+        esac
+    "#;
+    std::fs::write(scene.dir.path().join("each.sh"), script).expect("written");
+    let path = scene.dir.path().display();
+    let sink = format!("exec-each:sh {path}/each.sh {path}/seen");
+    console
+        .emit_all("a", ["1", "\"flaky\"", "\"bad\"", "2"])
+        .await;
+    console.emit("b", "\"die\"").await;
+    let options = ["--retry", "fixed:10ms", "--crashes-max", "2"];
+    let _worker = Process::start(&scene.redis, "w", &sink, &options);
+    let why = "crashes: died 2 times with this event in hand, at last: signal: 9 (SIGKILL)";
+    console.until_held("b", why).await;
+    until("all others are over", PATIENCE, async || {
+        (console.owner("a").await.is_none() && console.queue("a").await.is_empty()).then_some(())
+    })
+    .await;
+    let seen = scene.seen();
+    let of_a = seen.iter().filter_map(|line| {
+        let (_, event) = line.split_once("\"a\",\"event\":")?;
+        event.strip_suffix('}')
+    });
+    let expected = ["1", "\"flaky\"", "\"flaky\"", "\"flaky\"", "\"bad\"", "2"];
+    assert_eq!(of_a.collect::<Vec<_>>(), expected);
+    assert_eq!(console.dead().await.len(), 1);
+    console.check().await;
+}
+
 /// A handler that takes longer than several leases keeps its object, although another worker is free.
 #[tokio::test]
 async fn a_long_handler_keeps_its_object() {
@@ -227,6 +267,9 @@ async fn a_long_handler_keeps_its_object() {
 #[case(&["--sink", "exec:true", "--exec-timeout", "1ms"], "--exec-timeout is 1ms; it is 10ms to 24h")]
 #[case(&["--sink", "null", "--exec-children", "2"], "--exec-children is only for --sink exec; the sink is null")]
 #[case(&["--sink", "exec:true", "--sink-timeout", "1s"], "--sink-timeout is only for an HTTP sink; the sink is exec:true")]
+#[case(&["--sink", "exec-each:"], "--sink: the sink exec-each: is invalid: there is no command; write e.g. python3 handlers.py")]
+#[case(&["--sink", "exec-each:/no/such"], "--sink: cannot start /no/such: No such file or directory (os error 2)")]
+#[case(&["--sink", "exec-each:true", "--exec-children", "2"], "--exec-children is only for --sink exec; the sink is exec-each:true")]
 fn what_is_wrong_is_refused(#[case] args: &[&str], #[case] why: &str) {
     let output = Command::new(crate::support::program())
         .args(["--redis", "redis://127.0.0.1:1", "--log", "off", "worker"])

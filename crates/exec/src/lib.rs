@@ -24,6 +24,7 @@
 //!   is started again after a growing wait. An event with a crash is then alone in its program.
 //! - **A program that cannot start**, or does not begin the protocol, makes the sink unavailable.
 //!
+//! [`ExecEach`] starts a process for each event, without a protocol.
 //! With [`Exec::parent`], the program is the parent of this process.
 //!
 //! [`Stop::Crashed`]: seriatim::sink::Stop::Crashed
@@ -31,6 +32,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 mod command;
+mod each;
 mod exec;
 mod figures;
 mod keeper;
@@ -38,6 +40,7 @@ mod program;
 mod protocol;
 
 pub use command::{Command, CommandError};
+pub use each::ExecEach;
 pub use exec::{Exec, ExecError, Options};
 pub use figures::Figures;
 pub use keeper::ParentEnd;

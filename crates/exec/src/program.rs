@@ -29,6 +29,8 @@ const LINES_MAX: usize = 64;
 const WRITE_BYTES: usize = 256 * 1024;
 /// The longest line of standard error that is logged whole, in bytes. Longer ones are cut.
 const LOGGED_MAX: usize = 4096;
+/// The longest text of the last lines of an output, in bytes.
+const END_BYTES_MAX: usize = 1000;
 /// The most lines of a dead program that are read.
 const REST_MAX: usize = 16_384;
 /// The time from a failed write to the report that the program has closed its input. A program that
@@ -56,7 +58,7 @@ struct Process {
     child: Child,
     group: Option<Pid>,
     /// The task that logs standard error.
-    log: JoinSet<()>,
+    log: JoinSet<String>,
 }
 
 /// A program with its pipes. If it is dropped, all processes of its group are killed.
@@ -289,27 +291,28 @@ async fn read(stdout: impl AsyncRead + Unpin, messages: mpsc::Sender<Received>) 
     }
 }
 
-/// Logs the lines of standard error.
-async fn log(stderr: impl AsyncRead + Unpin, child: usize) {
-    let mut stderr = BufReader::new(stderr);
+/// Logs the lines of an output. Returns the last of them, cut at its beginning.
+pub(crate) async fn log(output: impl AsyncRead + Unpin, child: usize) -> String {
+    let (mut output, mut end) = (BufReader::new(output), String::new());
     let (mut second, mut logged, mut left_out) = (Instant::now(), 0, 0_u64);
     let mut line = Vec::new();
     // The rest of a line that was cut is not logged.
     let mut is_rest = false;
     loop {
         line.clear();
-        let mut bounded = (&mut stderr).take(LOGGED_MAX as u64);
+        let mut bounded = (&mut output).take(LOGGED_MAX as u64);
         let is_over = bounded.read_until(b'\n', &mut line).await.is_err() || line.is_empty();
         let is_whole = line.last() == Some(&b'\n');
         if is_over || second.elapsed() >= Duration::from_secs(1) {
             if left_out > 0 {
-                warn!(target: LOG, child, left_out, "the program writes too many lines to its standard error");
+                warn!(target: LOG, child, left_out, "the program writes too many lines for the log");
             }
             (second, logged, left_out) = (Instant::now(), 0, 0);
         }
         if is_over {
-            return;
+            return end;
         }
+        keep_end(&mut end, &line);
         if !is_rest && logged >= LOGGED_PER_SECOND {
             left_out += 1;
         } else if !is_rest {
@@ -320,4 +323,15 @@ async fn log(stderr: impl AsyncRead + Unpin, child: usize) {
         }
         is_rest = !is_whole;
     }
+}
+
+/// Adds a line to the last ones, and cuts them at their beginning.
+fn keep_end(end: &mut String, line: &[u8]) {
+    if !end.is_empty() {
+        end.push(' ');
+    }
+    end.push_str(String::from_utf8_lossy(line).trim_end());
+    let from = end.len().saturating_sub(END_BYTES_MAX);
+    let from = (from..=end.len()).find(|at| end.is_char_boundary(*at));
+    end.drain(..from.unwrap_or(0));
 }

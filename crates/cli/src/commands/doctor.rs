@@ -120,7 +120,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         Some(Spec::EventUrl(_)) => {
             lines.push(line("sink", Verdict::Unknown, "the events have the URLs"))
         }
-        Some(Spec::Exec(command)) => lines.push(match command.find() {
+        Some(Spec::Exec(command) | Spec::ExecEach(command)) => lines.push(match command.find() {
             Ok(path) => line(
                 "sink",
                 Verdict::Good,

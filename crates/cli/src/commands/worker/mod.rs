@@ -43,7 +43,8 @@ pub(crate) struct Args {
     /// http(s)://HOST/PATH[?batch=N] (one request per event, or per list of up to N events of one
     /// object), event-url[:/POINTER] (one request per event, to the URL that the event has at
     /// POINTER, by default /url), exec:COMMAND (handlers in any language, in a program that the
-    /// worker starts), or stdio (the same, in the program that has started the worker)
+    /// worker starts), stdio (the same, in the program that has started the worker), or
+    /// exec-each:COMMAND (one process per event)
     #[arg(long, value_name = "SINK")]
     sink: String,
     /// The name of this worker, unique among running workers: 1 to 64 of A-Z a-z 0-9 _ - [default:

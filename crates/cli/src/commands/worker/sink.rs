@@ -15,7 +15,7 @@ use seriatim_console::files::raise_limit;
 use seriatim_console::global::Global;
 use seriatim_console::nearest;
 use seriatim_console::units::time;
-use seriatim_exec::{Exec, ExecError, ParentEnd};
+use seriatim_exec::{Exec, ExecEach, ExecError, ParentEnd};
 use seriatim_http::{
     Allowed, EventUrl, Exclusive, Format, Http, HttpError, Options, Prefix, Statuses,
 };
@@ -89,14 +89,14 @@ pub(super) struct HttpArgs {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Options of the sinks exec and stdio")]
+#[command(next_help_heading = "Options of the sinks exec, exec-each and stdio")]
 pub(super) struct ExecArgs {
     /// The number of programs: 1 to 64. All events of an object go to the same one [default: 1]
     #[arg(long, value_name = "N")]
     exec_children: Option<usize>,
     /// The longest time from the beginning of an event to its result: 10ms to 24h. Then the program
-    /// is asked to give the event up, and 5s later it is killed; with stdio the worker ends
-    /// [default: 5m]
+    /// is asked to give the event up (exec-each: by SIGTERM), and 5s later it is killed; with stdio
+    /// the worker ends [default: 5m]
     #[arg(long, value_name = "TIME", value_parser = time)]
     exec_timeout: Option<Duration>,
 }
@@ -340,7 +340,9 @@ pub(super) fn check(
         Spec::Http(_) | Spec::EventUrl(_) => {
             open(spec, args, exec, slots, global, &Shutdown::new()).map(drop)
         }
-        Spec::Exec(_) | Spec::Stdio => exec.options().check().map_err(unopened_exec),
+        Spec::Exec(_) | Spec::ExecEach(_) | Spec::Stdio => {
+            exec.options().check().map_err(unopened_exec)
+        }
         _ => Ok(()),
     }
 }
@@ -399,6 +401,9 @@ pub(super) fn open(
                 exec: Some(exec),
             })
         }
+        Spec::ExecEach(command) => Ok(Opened::only(
+            ExecEach::open(command.clone(), exec.options()).map_err(unopened_exec)?,
+        )),
         Spec::Stdio => {
             let shutdown = shutdown.clone();
             let ends = move |end| match end {

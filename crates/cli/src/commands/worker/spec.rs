@@ -9,7 +9,7 @@ use seriatim_exec::{Command, CommandError};
 use seriatim_http::{HttpError, Target};
 
 /// A sink, as the command line names it: `stdout`, `file:PATH`, `null`, a URL,
-/// `event-url[:/pointer]`, `exec:COMMAND`, or `stdio`.
+/// `event-url[:/pointer]`, `exec:COMMAND`, `exec-each:COMMAND`, or `stdio`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Spec {
     /// Writes one envelope per line to standard output: [`sink::stdout`](seriatim::sink::stdout).
@@ -24,6 +24,8 @@ pub(crate) enum Spec {
     EventUrl(Pointer),
     /// Hands events to a program: [`Exec`](seriatim_exec::Exec).
     Exec(Command),
+    /// Starts a process for each event: [`ExecEach`](seriatim_exec::ExecEach).
+    ExecEach(Command),
     /// Hands events to the parent of the worker: [`Exec::parent`](seriatim_exec::Exec::parent).
     Stdio,
 }
@@ -49,12 +51,11 @@ pub(crate) enum SpecError {
     Pointer(String, #[source] PointerError),
     /// The command behind `exec:` is invalid. The error repeats no part of it, because it may have a
     /// password.
-    #[error("the sink exec: is invalid: {0}")]
-    Command(#[from] CommandError),
+    #[error("the sink {0}: is invalid: {1}")]
+    Command(&'static str, #[source] CommandError),
 }
 
-const SINKS: &str =
-    "stdout, file:PATH, null, http://…, https://…, event-url[:/pointer], exec:COMMAND and stdio";
+const SINKS: &str = "stdout, file:PATH, null, http://…, https://…, event-url[:/pointer], exec:COMMAND, exec-each:COMMAND and stdio";
 
 impl FromStr for Spec {
     type Err = SpecError;
@@ -74,7 +75,12 @@ impl FromStr for Spec {
                     .map(Self::EventUrl)
                     .map_err(|why| SpecError::Pointer(text.to_owned(), why))
             }
-            _ if text.starts_with("exec:") => Ok(Self::Exec(text["exec:".len()..].parse()?)),
+            _ if text.starts_with("exec:") => {
+                command("exec", &text["exec:".len()..]).map(Self::Exec)
+            }
+            _ if text.starts_with("exec-each:") => {
+                command("exec-each", &text["exec-each:".len()..]).map(Self::ExecEach)
+            }
             _ => match text.strip_prefix("file:") {
                 Some("") => Err(SpecError::NoPath),
                 Some(path) => Ok(Self::File(path.into())),
@@ -89,6 +95,12 @@ impl FromStr for Spec {
     }
 }
 
+/// Parses the command of this sink.
+fn command(sink: &'static str, text: &str) -> Result<Command, SpecError> {
+    text.parse()
+        .map_err(|error| SpecError::Command(sink, error))
+}
+
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -98,6 +110,7 @@ impl fmt::Display for Spec {
             Self::Http(target) => write!(f, "{target}"),
             Self::EventUrl(pointer) => write!(f, "event-url:{pointer}"),
             Self::Exec(command) => write!(f, "exec:{command}"),
+            Self::ExecEach(command) => write!(f, "exec-each:{command}"),
             Self::Stdio => f.write_str("stdio"),
         }
     }
@@ -115,6 +128,7 @@ mod tests {
             "file:out.ndjson",
             "file:/a b/c:d",
             "exec:a",
+            "exec-each:a",
             "stdio",
         ] {
             assert_eq!(text.parse::<Spec>().expect("a sink").to_string(), text);
