@@ -1,0 +1,321 @@
+//! The cases that the emitters of all languages pass: clients/cases/producers.json. The format is
+//! described in clients/cases/README.md.
+
+mod json;
+mod operations;
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use redis::aio::MultiplexedConnection;
+use seriatim::Emitter;
+use seriatim::keys::Keys;
+
+use self::json::Json;
+use self::operations::{Skipped, run};
+use crate::support::Server;
+
+fn cases() -> Vec<Json> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/cases/producers.json");
+    let text = std::fs::read(path).expect("the cases");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+#[tokio::test]
+async fn the_emitter_passes_every_case() {
+    let server = Server::start(&[]);
+    let client = redis::Client::open(server.url()).expect("a URL");
+    let mut conn = client
+        .get_multiplexed_async_connection()
+        .await
+        .expect("connected");
+    let (mut passed, mut skipped) = (0, Vec::new());
+    for case in cases() {
+        let name = case.get("name").expect("a name").text().to_owned();
+        case.has_only(&[
+            "name",
+            "namespace",
+            "emitter",
+            "given",
+            "do",
+            "then",
+            "keys",
+        ]);
+        match pass(&server, &mut conn, &case, &name).await {
+            Ok(()) => passed += 1,
+            Err(Skipped) => skipped.push(name),
+        }
+    }
+    // Rust has no text with a lone surrogate, and serde_json writes a number that JSON does not have as null.
+    let all_are_special = skipped.iter().all(|name| {
+        ["surrogate", "UTF-8", "nan", "infinity"]
+            .iter()
+            .any(|word| name.contains(word))
+    });
+    assert!(
+        all_are_special && passed >= 110,
+        "{passed} passed, skipped: {skipped:#?}"
+    );
+}
+
+/// What a case has found: its times, and the keys that schedules have got.
+pub(super) struct Found {
+    begin_ms: i64,
+    end_ms: i64,
+    /// The key that each operation has returned.
+    made: BTreeMap<usize, String>,
+}
+
+impl Found {
+    /// Returns a text with the made keys in place of their names.
+    pub(super) fn named(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (at, key) in &self.made {
+            text = text.replace(&format!("<key of {at}>"), key);
+        }
+        text
+    }
+
+    /// Compares a value with the expected one. Members that are not expected are not compared.
+    fn fits(&self, found: &Json, expected: &Json) -> bool {
+        match (found, expected) {
+            (Json::Number(number), Json::Object(_)) => {
+                let (word, offset) = expected.only();
+                assert_eq!(word, "now_plus_ms");
+                let at = number.as_f64().expect("a number") as i64 - offset.number();
+                (self.begin_ms - 2..=self.end_ms + 2).contains(&at)
+            }
+            (Json::Object(_), Json::Object(members)) => members.iter().all(|(name, expected)| {
+                found
+                    .get(&self.named(name))
+                    .is_some_and(|found| self.fits(found, expected))
+            }),
+            (Json::List(found), Json::List(expected)) => {
+                found.len() == expected.len()
+                    && found
+                        .iter()
+                        .zip(expected)
+                        .all(|(found, expected)| self.fits(found, expected))
+            }
+            (Json::Text(found), Json::Text(expected)) => *found == self.named(expected),
+            (Json::Number(found), Json::Number(expected)) => found.as_f64() == expected.as_f64(),
+            _ => found == expected,
+        }
+    }
+}
+
+/// Runs a case, and fails if a result or a key is not as expected.
+async fn pass(
+    server: &Server,
+    conn: &mut MultiplexedConnection,
+    case: &Json,
+    name: &str,
+) -> Result<(), Skipped> {
+    let _: () = redis::pipe()
+        .cmd("FLUSHALL")
+        .cmd("SCRIPT")
+        .arg("FLUSH")
+        .query_async(conn)
+        .await
+        .expect("an empty database");
+    for command in case.get("given").map_or(&[][..], Json::list) {
+        let _: redis::Value = operations::command(command)
+            .query_async(conn)
+            .await
+            .expect("given");
+    }
+    let mut found = Found {
+        begin_ms: redis_ms(conn).await,
+        end_ms: 0,
+        made: BTreeMap::new(),
+    };
+    let emitter = emitter(server, case).await;
+    let mut results = Vec::new();
+    for (at, operation) in case
+        .get("do")
+        .expect("operations")
+        .list()
+        .iter()
+        .enumerate()
+    {
+        let result = run(&emitter, conn, operation, &found).await?;
+        if let Some(Json::Text(key)) = result.get("key") {
+            found.made.insert(at, key.clone());
+        }
+        results.push(result);
+    }
+    found.end_ms = redis_ms(conn).await;
+    let expected = case.get("then").expect("results").list();
+    assert_eq!(results.len(), expected.len(), "{name}");
+    for (result, expected) in results.iter().zip(expected) {
+        check(&found, result, expected, name);
+    }
+    let (keys, expected) = (dump(conn).await, case.get("keys").expect("keys"));
+    let names: Vec<_> = keys.iter().map(|(name, _)| name.clone()).collect();
+    let mut wanted: Vec<_> = expected
+        .members()
+        .iter()
+        .map(|(name, _)| found.named(name))
+        .collect();
+    wanted.sort();
+    assert_eq!(names, wanted, "{name}");
+    for (key, expected) in expected.members() {
+        let key = found.named(key);
+        let (_, value) = keys
+            .iter()
+            .find(|(name, _)| *name == key)
+            .expect("compared above");
+        assert!(
+            is_key(&found, value, expected),
+            "{name}: {key} is {value:?}, not {expected:?}"
+        );
+    }
+    Ok(())
+}
+
+fn check(found: &Found, result: &Json, expected: &Json, name: &str) {
+    for (member, expected) in expected.members() {
+        let text = result.get("message").map_or("", Json::text);
+        let fits = match member.as_str() {
+            "message_has" => text.contains(expected.text()),
+            // The texts of a list of failures are compared by their kinds.
+            _ => result
+                .get(member)
+                .is_some_and(|result| found.fits(result, expected)),
+        };
+        assert!(fits, "{name}: {member} of {result:?} is not {expected:?}");
+    }
+}
+
+/// Compares the value of a key, as `dump` returns it.
+fn is_key(found: &Found, value: &Json, expected: &Json) -> bool {
+    let ((kind, value), (word, expected)) = (value.only(), expected.only());
+    match word {
+        "list_length" => kind == "list" && value.list().len() as i64 == expected.number(),
+        "zset_of" => {
+            let members = expected
+                .list()
+                .iter()
+                .map(|member| found.named(member.text()));
+            let mut wanted: Vec<_> = members.collect();
+            wanted.sort();
+            let mut there: Vec<_> = value
+                .members()
+                .iter()
+                .map(|(name, _)| name.clone())
+                .collect();
+            there.sort();
+            kind == "zset" && there == wanted
+        }
+        "string" | "list" => kind == word && found.fits(value, expected),
+        "hash" | "zset" => {
+            let same = value.members().len() == expected.members().len();
+            kind == word && same && found.fits(value, expected)
+        }
+        _ => panic!("this runner does not know {word}"),
+    }
+}
+
+async fn emitter(server: &Server, case: &Json) -> Emitter {
+    let keys = case
+        .get("namespace")
+        .map_or_else(Keys::default, |namespace| {
+            Keys::with_namespace(namespace.text()).expect("a namespace")
+        });
+    let builder = Emitter::builder(server.url()).keys(keys);
+    let mut emitter = builder.connect().await.expect("connected");
+    let (mut events, mut bytes) = (
+        seriatim::emit::CHUNK_EVENTS_MAX,
+        seriatim::emit::CHUNK_BYTES_MAX,
+    );
+    for (setting, value) in case.get("emitter").map_or(&[][..], Json::members) {
+        let value = usize::try_from(value.number()).expect("a size");
+        match setting.as_str() {
+            "event_bytes_max" => emitter = emitter.with_event_bytes_max(value),
+            "chunk_events_max" => events = value,
+            "chunk_bytes_max" => bytes = value,
+            _ => panic!("this runner does not know {setting}"),
+        }
+    }
+    emitter.with_chunk(events, bytes)
+}
+
+async fn redis_ms(conn: &mut MultiplexedConnection) -> i64 {
+    let (seconds, micros): (i64, i64) = redis::cmd("TIME").query_async(conn).await.expect("a time");
+    seconds * 1000 + micros / 1000
+}
+
+/// Returns the time of this machine in ms.
+pub(super) fn local_ms() -> i64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970");
+    since.as_millis() as i64
+}
+
+/// Returns all keys with their values, sorted.
+async fn dump(conn: &mut MultiplexedConnection) -> Vec<(String, Json)> {
+    let mut names: Vec<String> = redis::cmd("KEYS")
+        .arg("*")
+        .query_async(conn)
+        .await
+        .expect("keys");
+    names.sort();
+    let mut keys = Vec::new();
+    for name in names {
+        let kind: String = redis::cmd("TYPE")
+            .arg(&name)
+            .query_async(conn)
+            .await
+            .expect("a type");
+        let text = |text: String| Json::Text(text);
+        let mut read = redis::Cmd::new();
+        let value = match kind.as_str() {
+            "string" => text(
+                read.arg("GET")
+                    .arg(&name)
+                    .query_async(conn)
+                    .await
+                    .expect("a string"),
+            ),
+            "list" => {
+                read.arg("LRANGE").arg(&name).arg(0).arg(-1);
+                let list: Vec<String> = read.query_async(conn).await.expect("a list");
+                Json::List(list.into_iter().map(text).collect())
+            }
+            "hash" => {
+                let fields: BTreeMap<String, String> = read
+                    .arg("HGETALL")
+                    .arg(&name)
+                    .query_async(conn)
+                    .await
+                    .expect("a hash");
+                Json::Object(
+                    fields
+                        .into_iter()
+                        .map(|(name, value)| (name, text(value)))
+                        .collect(),
+                )
+            }
+            "zset" => {
+                read.arg("ZRANGE")
+                    .arg(&name)
+                    .arg(0)
+                    .arg(-1)
+                    .arg("WITHSCORES");
+                let members: Vec<(String, f64)> = read.query_async(conn).await.expect("a zset");
+                let score =
+                    |score| Json::Number(serde_json::Number::from_f64(score).expect("a score"));
+                Json::Object(
+                    members
+                        .into_iter()
+                        .map(|(name, at)| (name, score(at)))
+                        .collect(),
+                )
+            }
+            _ => panic!("{name} is a {kind}"),
+        };
+        keys.push((name, Json::Object(vec![(kind, value)])));
+    }
+    keys
+}
