@@ -473,3 +473,23 @@ async fn lines_that_trickle_in_are_emitted_at_once_until_ctrl_c() {
         &["standard input: interrupted; 3 lines are acknowledged; continue with --skip 3"],
     );
 }
+
+/// Clients in other languages have a copy of the scripts that producers call.
+#[test]
+fn the_scripts_of_the_clients_are_those_of_the_program() {
+    for script in ["emit", "cancel"] {
+        let output = Command::new(crate::support::program())
+            .args(["script", script])
+            .output()
+            .expect("the program runs");
+        let path = format!(
+            "{}/clients/scripts/{script}.lua",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let copy = std::fs::read(&path).unwrap_or_default();
+        assert!(
+            output.status.success() && output.stdout == copy,
+            "run: seriatim script {script} > clients/scripts/{script}.lua, and copy it to the clients"
+        );
+    }
+}
