@@ -1,0 +1,274 @@
+/** Emits events. An emit is one plain transaction, or one script if it has an idempotency key or limits. */
+import { EmitError, KeyReused, Unconnected } from "../errors.js";
+import { EVENT_BYTES_MAX } from "../event.js";
+import { checkKey, Keys } from "../names.js";
+import { type Appended, appendTo, type Transaction } from "./appended.js";
+import { Draft, type EmitParts, type Once } from "./draft.js";
+import { type Limit, Limits } from "./limits.js";
+import { Link, opener, type RedisLike } from "./link.js";
+import { type EmittedMany, type Many, ManySender } from "./many.js";
+import { about } from "./reply.js";
+import { type Cancelled, type Scheduled, type ScheduleOptions, Scheduler } from "./schedule.js";
+import { callScript, EMIT, readEmit } from "./scripts.js";
+
+/** The default window of an idempotency key, in ms: 24 hours. Then the shortest and the longest one. */
+const WINDOW_MS = 24 * 60 * 60 * 1000;
+const WINDOW_MIN_MS = 60 * 1000;
+const WINDOW_MAX_MS = 366 * 24 * 60 * 60 * 1000;
+/** The most times that an emit with an idempotency key is sent while its outcome is unknown. */
+const TRIES = 4;
+/** The wait before the second try, in ms. Each further wait is twice as long. */
+const TRY_AGAIN_MS = 100;
+
+/** The settings of an emitter. */
+export interface EmitterOptions {
+    /** The namespace: 1 to 64 of the characters `A-Z a-z 0-9 _ . -`. Default: none. */
+    readonly namespace?: string | undefined;
+    /** The longest time of an attempt to connect, in ms. Default: 5000. */
+    readonly connectTimeout?: number | undefined;
+    /** The longest time from a call to the reply of Redis, in ms. Default: 5000. */
+    readonly replyTimeout?: number | undefined;
+    /** The largest event, subevent or data, in bytes. Default: 1 MiB. */
+    readonly eventBytesMax?: number | undefined;
+    /** The most events in one transaction of `emitMany`. Default: 1024. */
+    readonly chunkEventsMax?: number | undefined;
+    /** The bytes of names and events after which `emitMany` sends a transaction. Default: 1 MiB. */
+    readonly chunkBytesMax?: number | undefined;
+}
+
+/** The settings of one emit. */
+export interface EmitOptions extends EmitParts {
+    /**
+     * A key that belongs to the object: 1 to 256 bytes without control characters. If the same emit is repeated
+     * within the window, it is not queued again.
+     */
+    readonly idempotencyKey?: string | undefined;
+    /** The time for which Redis keeps the key, in ms: 1 minute to 366 days. Default: 24 hours. */
+    readonly window?: number | undefined;
+}
+
+/** An emit that Redis has acknowledged. */
+export interface Emitted {
+    /** Number of events that the emit has queued: the event and its subevents. */
+    readonly events: number;
+    /** Number of events in the object's queue right after the emit. */
+    readonly queued: number;
+    /** Whether an emit with the same idempotency key was done before. Then this one has queued nothing. */
+    readonly repeated: boolean;
+}
+
+/**
+ * Emits events for objects. All calls share one connection, which the emitter makes itself.
+ *
+ * If an emit has resolved, it is ordered before every emit of the same object that begins later, in any process.
+ */
+export class Emitter implements AsyncDisposable {
+    private readonly keys: Keys;
+    private readonly link: Link;
+    private readonly limits: Limits;
+    private readonly eventBytesMax: number;
+    private readonly scheduler: Scheduler;
+    private readonly many: Many;
+    private readonly underWay = new Set<Promise<unknown>>();
+    private isClosed = false;
+
+    /**
+     * @param redis A URL (`redis://`, `rediss://`, `unix://`), the options of ioredis, or a client of ioredis. With
+     * a client, the emitter makes a connection of its own with the client's options.
+     */
+    constructor(redis: RedisLike, options: EmitterOptions = {}) {
+        const { connectTimeout = 5000, replyTimeout = 5000 } = options;
+        this.keys = new Keys(options.namespace);
+        this.link = new Link(opener(redis), {
+            connectMs: positive("connectTimeout", connectTimeout),
+            replyMs: positive("replyTimeout", replyTimeout),
+        });
+        this.limits = new Limits(this.link, this.keys.limits);
+        this.eventBytesMax = positive("eventBytesMax", options.eventBytesMax ?? EVENT_BYTES_MAX);
+        this.scheduler = new Scheduler(this.link, this.keys, this.eventBytesMax);
+        this.many = {
+            keys: this.keys,
+            link: this.link,
+            limits: this.limits,
+            eventBytesMax: this.eventBytesMax,
+            chunkEventsMax: positive("chunkEventsMax", options.chunkEventsMax ?? 1024),
+            chunkBytesMax: positive("chunkBytesMax", options.chunkBytesMax ?? 1024 * 1024),
+        };
+    }
+
+    /** Connects, if there is no connection. Without this call, the first emit connects. */
+    async connect(): Promise<void> {
+        await this.call(async () => {
+            try {
+                await this.link.connect();
+            } catch (error) {
+                throw about("", error);
+            }
+            await this.limits.known();
+        });
+    }
+
+    /** Whether there is a connection, as far as the emitter knows. */
+    get isConnected(): boolean {
+        return this.link.isConnected;
+    }
+
+    /** Closes the connection, after the calls under way. */
+    async close(): Promise<void> {
+        this.isClosed = true;
+        await Promise.allSettled(this.underWay);
+        await this.link.close();
+    }
+
+    async [Symbol.asyncDispose](): Promise<void> {
+        await this.close();
+    }
+
+    /**
+     * Emits an event: a JSON value, or a `RawJson`. When the promise resolves, the event is queued, and its position
+     * in the object's order is fixed.
+     *
+     * @throws {EmitError} Only after `OutcomeUnknown` and `WrongType` something may be queued.
+     */
+    async emit(object: string, event: unknown, options: EmitOptions = {}): Promise<Emitted> {
+        const draft = new Draft(this.keys, object, event, options, this.eventBytesMax);
+        const once = this.once(options);
+        if (once !== undefined) {
+            draft.checkFitsScript();
+        }
+        return await this.call(() => this.send(draft, once));
+    }
+
+    /**
+     * Emits many events, each a pair of an object and an event, in transactions of up to 1024 events or 1 MiB. The
+     * events of an object keep their order. Each transaction takes effect as a whole; the entire call does not.
+     *
+     * @throws {EmitManyError} if some events are not acknowledged.
+     */
+    async emitMany(
+        events:
+            | Iterable<readonly [object: string, event: unknown]>
+            | AsyncIterable<readonly [object: string, event: unknown]>,
+    ): Promise<EmittedMany> {
+        return await this.call(() => new ManySender(this.many).send(events));
+    }
+
+    /**
+     * Appends the commands of an emit to a transaction of the caller, `redis.multi()`. The emit takes effect
+     * together with the commands of the caller. Limits do not bind such an emit.
+     *
+     * @throws {EmitError} if a name or an event is invalid. Then the transaction is unchanged.
+     */
+    appendTo(multi: Transaction, object: string, event: unknown, parts: EmitParts = {}): Appended {
+        return appendTo(multi, new Draft(this.keys, object, event, parts, this.eventBytesMax), this.keys);
+    }
+
+    /**
+     * Schedules an event: it is queued when it is due. Without `after` and `at` it is due at once.
+     *
+     * @throws {EmitError} With a key and a time `at`, it is safe to schedule again after `OutcomeUnknown`.
+     */
+    async schedule(object: string, event: unknown, options: ScheduleOptions = {}): Promise<Scheduled> {
+        return await this.call(() => this.scheduler.schedule(object, event, options));
+    }
+
+    /**
+     * Cancels the event with this key. This works until a worker takes the event, and again while the event waits
+     * for a retry or an operator. To cancel again is safe.
+     */
+    async cancel(object: string, key: string): Promise<Cancelled> {
+        return await this.call(() => this.scheduler.cancel(object, key));
+    }
+
+    /** Makes a call, for whose end `close` waits. */
+    private async call<T>(work: () => Promise<T>): Promise<T> {
+        if (this.isClosed) {
+            throw new Unconnected("its address", new Error("the emitter is closed"));
+        }
+        const call = work();
+        this.underWay.add(call);
+        try {
+            return await call;
+        } finally {
+            this.underWay.delete(call);
+        }
+    }
+
+    private async send(draft: Draft, once: Once | undefined): Promise<Emitted> {
+        const limit = (await this.limits.known()).of(draft.object);
+        if (once !== undefined) {
+            return await this.limits.beside(this.sendOnce(draft, once, limit ?? {}));
+        }
+        if (limit !== undefined) {
+            draft.checkFitsScript();
+            return await this.limits.beside(this.sendScript(draft, undefined, limit));
+        }
+        return await this.limits.beside(this.sendPlain(draft));
+    }
+
+    private once({ idempotencyKey, window = WINDOW_MS }: EmitOptions): Once | undefined {
+        if (idempotencyKey === undefined) {
+            return undefined;
+        }
+        const windowMs = Math.ceil(
+            Math.min(Math.max(positive("window", window), WINDOW_MIN_MS), WINDOW_MAX_MS),
+        );
+        return { key: checkKey(idempotencyKey), windowMs };
+    }
+
+    private async sendPlain(draft: Draft): Promise<Emitted> {
+        try {
+            const queued = draft.queued(await this.link.transact(draft.commands()));
+            return { events: draft.events.length, queued, repeated: false };
+        } catch (error) {
+            throw about(draft.object, error);
+        }
+    }
+
+    private async sendScript(draft: Draft, once: Once | undefined, limit: Limit): Promise<Emitted> {
+        const { object, events } = draft;
+        const words = await callScript(
+            this.link,
+            EMIT,
+            object,
+            this.keys.markers,
+            draft.scriptArgs(once, limit),
+        );
+        const { queued, repeated } = readEmit(object, once?.key ?? "", events.length, words);
+        return { events: events.length, queued, repeated };
+    }
+
+    /** Sends an emit with an idempotency key. If its outcome is unknown, sends it again, up to three times. */
+    private async sendOnce(draft: Draft, once: Once, limit: Limit): Promise<Emitted> {
+        const began = performance.now();
+        let unknown: EmitError | undefined;
+        for (let tries = 1, waitMs = TRY_AGAIN_MS; ; tries += 1, waitMs *= 2) {
+            try {
+                return await this.sendScript(draft, once, limit);
+            } catch (error) {
+                if (!(error instanceof EmitError) || error instanceof KeyReused) {
+                    throw error;
+                }
+                // A try that was refused had no effect, but an earlier one may have had. So the unknown outcome counts.
+                if (error.isUnknown || unknown === undefined) {
+                    if (!error.isUnknown) {
+                        throw error;
+                    }
+                    unknown = error;
+                }
+            }
+            // A repeat is safe only as long as Redis keeps the key of the first try.
+            if (tries >= TRIES || performance.now() - began > once.windowMs / 4) {
+                throw unknown;
+            }
+            await new Promise((resolve) => setTimeout(resolve, waitMs));
+        }
+    }
+}
+
+function positive(name: string, value: number): number {
+    if (typeof value !== "number" || !(value > 0)) {
+        throw new TypeError(`${name} is ${String(value)}; it is a number above 0`);
+    }
+    return value;
+}

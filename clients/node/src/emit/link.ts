@@ -1,0 +1,299 @@
+/**
+ * The connection of an emitter. The emitter makes it itself, because a client that repeats commands by itself
+ * after a loss of the connection could queue an event twice. All calls share the connection. After a loss, the next
+ * call makes a new one before it sends anything.
+ *
+ * If an attempt to connect fails, all calls that wait for it get its error.
+ */
+import { Redis, type RedisOptions } from "ioredis";
+import { Failed, isReplyError, type Reply, readTransaction } from "./reply.js";
+
+/** One command: its name and its arguments. */
+export type Command = readonly [name: string, ...args: (string | number)[]];
+
+/** The settings that keep a client from sending anything twice, or later than a call. */
+const ONCE: RedisOptions = {
+    lazyConnect: true,
+    retryStrategy: () => null,
+    sentinelRetryStrategy: () => null,
+    maxRetriesPerRequest: null,
+    enableOfflineQueue: false,
+    autoResendUnfulfilledCommands: false,
+    autoResubscribe: false,
+    enableAutoPipelining: false,
+    enableReadyCheck: false,
+    keyPrefix: "",
+    stringNumbers: false,
+    disableClientInfo: true,
+    reconnectOnError: null,
+};
+
+export interface Timeouts {
+    /** The longest time of an attempt to connect, in ms. */
+    readonly connectMs: number;
+    /** The longest time from a call to its reply, in ms. */
+    readonly replyMs: number;
+}
+
+/** The part of a pipeline that is used here. Its type has other parameters in each version of ioredis. */
+interface Pipe {
+    multi(): unknown;
+    call(name: string, args: readonly (string | number)[]): unknown;
+    exec(): Promise<[error: Error | null, reply: Reply][]>;
+}
+
+/** A connection, with the calls under way. */
+class Live {
+    private underWay = 0;
+    private isGone = false;
+    /** The refusal of transactions, if the user lacks the right to send them. */
+    refusal: Error | undefined;
+
+    constructor(
+        readonly client: Redis,
+        private readonly replyMs: number,
+    ) {}
+
+    get isUsable(): boolean {
+        return !this.isGone && this.client.status === "ready";
+    }
+
+    /** Uses the connection for no further call. It is closed when the calls under way have ended. */
+    leave(): void {
+        this.isGone = true;
+        if (this.underWay === 0) {
+            this.client.disconnect();
+        }
+    }
+
+    /** Awaits a reply, but no longer than the time limit. */
+    async within<T>(reply: Promise<T>): Promise<T> {
+        this.underWay += 1;
+        let timer: NodeJS.Timeout | undefined;
+        const late = new Promise<never>((_, reject) => {
+            timer = setTimeout(() => reject(new Error(`no reply within ${this.replyMs} ms`)), this.replyMs);
+        });
+        try {
+            return await Promise.race([reply, late]);
+        } finally {
+            clearTimeout(timer);
+            this.underWay -= 1;
+            if (this.isGone) {
+                this.leave();
+            }
+        }
+    }
+
+    /** Sends a transaction, and returns the replies to MULTI, to each command, and to EXEC. */
+    async replies(commands: readonly Command[]): Promise<Reply[]> {
+        const pipe = this.client.pipeline() as unknown as Pipe;
+        pipe.multi();
+        for (const [name, ...args] of commands) {
+            pipe.call(name, args);
+        }
+        // The first call adds EXEC, and the second one sends.
+        void pipe.exec();
+        const replies = await this.within(pipe.exec());
+        return replies.map(([error, reply]) => error ?? reply);
+    }
+}
+
+export class Link {
+    private live: Live | undefined;
+    private connecting: Promise<Live> | undefined;
+    private isClosed = false;
+
+    constructor(
+        private readonly open: (options: RedisOptions) => Redis,
+        private readonly timeouts: Timeouts,
+    ) {}
+
+    get isConnected(): boolean {
+        return this.live?.isUsable ?? false;
+    }
+
+    /** Connects, if there is no connection. */
+    async connect(): Promise<void> {
+        await this.ready();
+    }
+
+    /**
+     * Sends a transaction once, and returns the result of each command.
+     *
+     * @throws {Failed}
+     */
+    async transact(commands: readonly Command[]): Promise<Reply[]> {
+        let live = await this.ready();
+        try {
+            if (live.refusal !== undefined) {
+                // The next call makes a new connection, because the user may have got the right by then.
+                this.forget(live);
+                throw new Failed("refused", live.refusal);
+            }
+            let replies = await live.replies(commands);
+            if (wasUnsent(replies)) {
+                this.forget(live);
+                live = await this.ready();
+                replies = await live.replies(commands);
+            }
+            return readTransaction(replies);
+        } catch (error) {
+            const failed = error instanceof Failed ? error : new Failed("unknown", error as Error);
+            if (failed.spoilsConnection) {
+                this.forget(live);
+            }
+            throw failed;
+        }
+    }
+
+    /** Reads all fields of a hash. */
+    async hash(key: string): Promise<Record<string, string>> {
+        const live = await this.ready();
+        return await live.within(live.client.hgetall(key));
+    }
+
+    /** Closes the connection, after the calls under way. */
+    async close(): Promise<void> {
+        this.isClosed = true;
+        const live = this.live ?? (await this.connecting?.catch(() => undefined));
+        this.live = undefined;
+        live?.leave();
+    }
+
+    private forget(live: Live): void {
+        live.leave();
+        if (this.live === live) {
+            this.live = undefined;
+        }
+    }
+
+    private ready(): Promise<Live> | Live {
+        if (this.isClosed) {
+            throw new Failed("connect", new Error("the emitter is closed"), "its address");
+        }
+        if (this.live?.isUsable) {
+            return this.live;
+        }
+        this.connecting ??= this.attempt().finally(() => {
+            this.connecting = undefined;
+        });
+        return this.connecting;
+    }
+
+    private async attempt(): Promise<Live> {
+        const client = this.open({ ...ONCE, connectTimeout: this.timeouts.connectMs });
+        // The library tells the reason of a failure only in this event.
+        let reason: Error | undefined;
+        client.on("error", (error: Error) => {
+            reason ??= error;
+        });
+        const live = new Live(client, this.timeouts.connectMs);
+        try {
+            await live.within(client.connect());
+            await live.within(mustAcceptWrites(client));
+            live.refusal = await live.within(refusalOfTransactions(client));
+        } catch (error) {
+            client.disconnect();
+            throw new Failed("connect", reason ?? (error as Error), address(client.options));
+        }
+        const ready = new Live(client, this.timeouts.replyMs);
+        ready.refusal = live.refusal;
+        if (this.isClosed) {
+            ready.leave();
+        } else {
+            this.live = ready;
+        }
+        return ready;
+    }
+}
+
+/** Returns whether the connection was lost before anything was sent. */
+function wasUnsent([multi]: readonly Reply[]): boolean {
+    return multi instanceof Error && multi.message.startsWith("Stream isn't writeable");
+}
+
+/** Returns the address, without user and password. */
+function address({ path, host, port, sentinels }: RedisOptions): string {
+    if (sentinels != null) {
+        return `the master of ${sentinels.map(({ host, port }) => `${host}:${port ?? 26379}`).join(",")}`;
+    }
+    return path ?? `${host}:${port}`;
+}
+
+/** @throws if the server is a replica. */
+async function mustAcceptWrites(client: Redis): Promise<void> {
+    const about: unknown = await client.call("HELLO").catch((error: Error) => {
+        if (isReplyError(error) && error.message.includes("unknown command")) {
+            return [];
+        }
+        throw error;
+    });
+    const entries = Array.isArray(about) ? about : Object.entries(about ?? {}).flat();
+    if (entries[entries.indexOf("role") + 1] === "replica") {
+        throw new Error("READONLY this server is a replica, which accepts no writes; connect to its master");
+    }
+}
+
+/**
+ * Returns the refusal if the user lacks the right to `EXEC` or `MULTI`. Without the right to `MULTI`, the commands of
+ * an emit would run one by one. `MULTI` is sent only after `EXEC` alone has shown the right to `EXEC`.
+ */
+async function refusalOfTransactions(client: Redis): Promise<Error | undefined> {
+    for (const command of ["EXEC", "MULTI"]) {
+        const replies =
+            command === "EXEC" ? [client.call("EXEC")] : [client.call("MULTI"), client.call("EXEC")];
+        const [first] = await Promise.allSettled(replies);
+        if (first?.status !== "rejected") {
+            continue;
+        }
+        const error = first.reason as Error;
+        // A refused EXEC is an EXECABORT that names NOPERM.
+        if (isReplyError(error) && error.message.includes("NOPERM")) {
+            return error;
+        }
+        // Outside of a transaction, EXEC is an error.
+        if (command === "MULTI" || !error.message.includes("without MULTI")) {
+            throw error;
+        }
+    }
+    return undefined;
+}
+
+/** A client of ioredis, of any of its versions. */
+export interface ClientLike {
+    duplicate(options?: object): unknown;
+}
+
+/** A URL, the options of ioredis, or a client of ioredis. */
+export type RedisLike = string | RedisOptions | ClientLike;
+
+/** Returns a function that makes clients for this address, these options, or like this client. */
+export function opener(redis: RedisLike): (options: RedisOptions) => Redis {
+    if (typeof redis === "string") {
+        if (!/^(redis|rediss|unix):\/\/./.test(redis)) {
+            // The text is not repeated, because it may have a password.
+            throw new TypeError(
+                "the address of Redis is not redis://…, rediss://… or unix:///…; for Sentinels, give the options of ioredis",
+            );
+        }
+        return (options) => new Redis(redis, options);
+    }
+    if (isClient(redis)) {
+        return (options) => redis.duplicate(options) as Redis;
+    }
+    return (options) => new Redis({ ...redis, ...options });
+}
+
+/** Returns whether this is a client. A program may have two copies of ioredis, so the class does not tell. */
+function isClient(redis: Exclude<RedisLike, string>): redis is ClientLike {
+    if (typeof redis !== "object" || redis === null) {
+        throw new TypeError(
+            "the emitter needs a Redis: a URL, the options of ioredis, or a client of ioredis",
+        );
+    }
+    const { duplicate, isCluster } = redis as { duplicate?: unknown; isCluster?: boolean };
+    if (isCluster === true) {
+        throw new TypeError("the emitter needs a single Redis, not a Cluster: give it a client of one node");
+    }
+    return typeof duplicate === "function";
+}

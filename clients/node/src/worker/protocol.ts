@@ -1,0 +1,214 @@
+/** The lines of the handler protocol, version 1. */
+import { quoted } from "../escape.js";
+
+/** The version of the protocol. */
+export const PROTOCOL = 1;
+/** The most batches that a program has at a time. */
+export const CONCURRENCY_MAX = 1024;
+/** The longest line of a worker, in bytes. */
+export const LINE_BYTES_MAX = 256 * 1024 * 1024;
+
+/** A line that is not of the protocol, or a worker that speaks another version. */
+export class ProtocolError extends Error {
+    override readonly name = "ProtocolError";
+}
+
+/** The first line of a worker. */
+export interface Hello {
+    readonly type: "hello";
+    readonly lineBytesMax: number;
+    readonly timeoutMs: number;
+    readonly cancelMs: number;
+}
+
+/** One event of a batch. */
+export interface Envelope {
+    readonly id: number;
+    readonly prev: number;
+    readonly event: unknown;
+}
+
+/** A batch: events of one object. */
+export interface Batch {
+    readonly type: "batch";
+    readonly number: number;
+    readonly object: string;
+    /** Failed attempts and crashes of the first event. */
+    readonly attempts: number;
+    readonly crashes: number;
+    /** The token of the worker process. A worker without it knows no emits of handlers. */
+    readonly token: string | undefined;
+    /** The subtasks of the first event that are done, with their values. */
+    readonly once: Readonly<Record<string, unknown>>;
+    readonly events: readonly Envelope[];
+    /** The line, from which the texts of the events are taken. */
+    readonly line: string;
+}
+
+/** A line of a worker. */
+export type Line =
+    | Hello
+    | Batch
+    | { readonly type: "cancel"; readonly batch: number; readonly id: number }
+    | {
+          readonly type: "once";
+          readonly batch: number;
+          readonly id: number;
+          readonly error: string | undefined;
+      }
+    | { readonly type: "stop" };
+
+type Members = Readonly<Record<string, unknown>>;
+
+/**
+ * Reads a line of a worker. Returns none for a line of an unknown type, which a program ignores.
+ *
+ * @throws {ProtocolError}
+ */
+export function readLine(line: string): Line | undefined {
+    let members: unknown;
+    try {
+        members = JSON.parse(line);
+    } catch {
+        throw wrong(line, "it is no JSON");
+    }
+    if (typeof members !== "object" || members === null || Array.isArray(members)) {
+        throw wrong(line, "it is no object");
+    }
+    const read = new Reader(members as Members, line);
+    switch (read.text("type")) {
+        case "hello":
+            return hello(read);
+        case "batch":
+            return batch(read);
+        case "cancel":
+            return { type: "cancel", batch: read.number("batch"), id: read.number("id") };
+        case "once":
+            return {
+                type: "once",
+                batch: read.number("batch"),
+                id: read.number("id"),
+                error: read.maybeText("error"),
+            };
+        case "stop":
+            return { type: "stop" };
+        default:
+            return undefined;
+    }
+}
+
+class Reader {
+    constructor(
+        readonly members: Members,
+        readonly line: string,
+    ) {}
+
+    text(name: string): string {
+        const value = this.members[name];
+        if (typeof value !== "string") {
+            throw wrong(this.line, `its member ${name} is no text`);
+        }
+        return value;
+    }
+
+    maybeText(name: string): string | undefined {
+        return this.members[name] === undefined ? undefined : this.text(name);
+    }
+
+    number(name: string, otherwise?: number): number {
+        const value = this.members[name] ?? otherwise;
+        if (typeof value !== "number" || !Number.isSafeInteger(value) || value < 0) {
+            throw wrong(this.line, `its member ${name} is no whole number below 2^53`);
+        }
+        return value;
+    }
+}
+
+function wrong(line: string, why: string): ProtocolError {
+    return new ProtocolError(
+        `the line ${quoted(line.slice(0, 80))} of the worker is not of the protocol: ${why}`,
+    );
+}
+
+function hello(read: Reader): Hello {
+    const protocol = read.number("protocol");
+    if (protocol !== PROTOCOL) {
+        throw new ProtocolError(
+            `the worker speaks version ${protocol} of the protocol, and this package speaks version ${PROTOCOL}; update the older one`,
+        );
+    }
+    return {
+        type: "hello",
+        lineBytesMax: read.number("line_bytes_max", 1 << 20),
+        timeoutMs: read.number("timeout_ms", 300_000),
+        cancelMs: read.number("cancel_ms", 5_000),
+    };
+}
+
+function batch(read: Reader): Batch {
+    const { events, once = {} } = read.members;
+    if (!Array.isArray(events) || events.length === 0) {
+        throw wrong(read.line, "its member events is no list of events");
+    }
+    if (typeof once !== "object" || once === null || Array.isArray(once)) {
+        throw wrong(read.line, "its member once is no object");
+    }
+    return {
+        type: "batch",
+        number: read.number("batch"),
+        object: read.text("object"),
+        attempts: read.number("attempts", 0),
+        crashes: read.number("crashes", 0),
+        token: read.maybeText("token"),
+        once: once as Readonly<Record<string, unknown>>,
+        events: events.map((event: unknown) => {
+            const members = (typeof event === "object" && event !== null ? event : {}) as Members;
+            const of = new Reader(members, read.line);
+            return { id: of.number("id"), prev: of.number("prev"), event: members.event };
+        }),
+        line: read.line,
+    };
+}
+
+/** Cuts lines out of chunks of bytes. */
+export class LineReader {
+    private readonly parts: Uint8Array[] = [];
+    private bytes = 0;
+    private readonly utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+    constructor(private readonly bytesMax = LINE_BYTES_MAX) {}
+
+    /**
+     * Returns the lines that end in this chunk.
+     *
+     * @throws {ProtocolError}
+     */
+    *lines(chunk: Uint8Array): Generator<string> {
+        let start = 0;
+        for (let end = chunk.indexOf(10); end >= 0; end = chunk.indexOf(10, start)) {
+            this.keep(chunk.subarray(start, end));
+            start = end + 1;
+            const whole = this.parts.length === 1 ? this.parts[0] : Buffer.concat(this.parts);
+            this.parts.length = 0;
+            this.bytes = 0;
+            let text: string;
+            try {
+                text = this.utf8.decode(whole);
+            } catch {
+                throw new ProtocolError("a line of the worker is not UTF-8");
+            }
+            yield text.endsWith("\r") ? text.slice(0, -1) : text;
+        }
+        if (start < chunk.length) {
+            this.keep(chunk.subarray(start));
+        }
+    }
+
+    private keep(part: Uint8Array): void {
+        this.bytes += part.length;
+        if (this.bytes > this.bytesMax) {
+            throw new ProtocolError(`a line of the worker is longer than ${this.bytesMax} bytes`);
+        }
+        this.parts.push(part);
+    }
+}

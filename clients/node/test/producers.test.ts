@@ -1,0 +1,223 @@
+/** Runs `clients/cases/producers.json`. */
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Redis } from "ioredis";
+import { EmitError, EmitManyError, Emitter, Full } from "seriatim";
+import {
+    event,
+    events,
+    given,
+    type Json,
+    list,
+    only,
+    readCases,
+    redisMs,
+    replaceIn,
+    type Span,
+    sameKey,
+    sameTime,
+    scheduleOptions,
+    single,
+    text,
+} from "./cases.js";
+import { Server } from "./support.js";
+
+/** An error as a result. */
+function errorResult(error: unknown): Json {
+    if (!(error instanceof EmitError)) {
+        throw error;
+    }
+    const { kind, message } = error;
+    const detail = error instanceof Full ? error.detail : {};
+    const many =
+        error instanceof EmitManyError
+            ? {
+                  failed: error.failed.map((one) => ({ ...one, error: one.error.kind })),
+                  stopped: error.stopped,
+              }
+            : {};
+    return { ...error, ...detail, ...many, error: kind, message };
+}
+
+async function orError(work: () => Promise<Json>): Promise<Json> {
+    try {
+        return await work();
+    } catch (error) {
+        return errorResult(error);
+    }
+}
+
+const PARTS = ["subevents", "data", "key", "window_ms"];
+
+function parts(members: Json) {
+    const { subevents, data, key, window_ms: window } = members;
+    return {
+        subevents: events(subevents),
+        data: data === undefined ? undefined : event(data),
+        idempotencyKey: text(key),
+        window,
+    };
+}
+
+async function operate(emitter: Emitter, redis: Redis, operation: Json): Promise<Json> {
+    const [name, of] = single(operation, "an operation");
+    switch (name) {
+        case "emit":
+            only(of, name, ["object", "event"], PARTS);
+            return await emitter.emit(text(of.object), event(of.event), parts(of));
+        case "emit_many":
+            only(of, name, ["events"]);
+            return await emitter.emitMany(
+                (list(of.events) ?? []).map(([object, one]: Json) => [text(object), event(one)]),
+            );
+        case "schedule": {
+            only(of, name, ["object", "event"], ["after_ms", "at_ms", "key", "mode"]);
+            const done = await emitter.schedule(text(of.object), event(of.event), scheduleOptions(of));
+            return { key: done.key, due_ms: done.dueMs, change: done.change };
+        }
+        case "cancel":
+            only(of, name, ["object", "key"]);
+            return { cancelled: await emitter.cancel(text(of.object), text(of.key)) };
+        case "transaction":
+            return { outcomes: await transaction(emitter, redis, only(of, name, ["steps"]).steps) };
+        case "redis":
+            await redis.call(of.command[0], of.command.slice(1));
+            return {};
+        default:
+            assert.fail(`this runner does not know the operation ${name}`);
+    }
+}
+
+async function transaction(emitter: Emitter, redis: Redis, steps: Json[]): Promise<Json[]> {
+    const multi = redis.multi();
+    const placed: Json[] = [];
+    for (const step of steps) {
+        const [name, of] = single(step, "a step");
+        if (name === "command") {
+            multi.call(of[0], of.slice(1));
+            continue;
+        }
+        assert.equal(name, "emit");
+        only(of, "an emit", ["object", "event"], ["subevents", "data"]);
+        const { subevents, data } = parts(of);
+        try {
+            placed.push(emitter.appendTo(multi, text(of.object), event(of.event), { subevents, data }));
+        } catch (error) {
+            placed.push(errorResult(error));
+        }
+    }
+    const reply = await multi.exec().then(
+        (reply) => ({ reply }),
+        (error: unknown) => ({ error }),
+    );
+    return placed.map((one) => {
+        if (typeof one.outcome !== "function") {
+            return one;
+        }
+        try {
+            if ("error" in reply) {
+                throw one.failure(reply.error);
+            }
+            one.outcome(reply.reply);
+            return "ok";
+        } catch (error) {
+            return errorResult(error);
+        }
+    });
+}
+
+const RESULT = ["events", "queued", "repeated", "chunks", "key", "due_ms", "change", "cancelled", "outcomes"];
+const ERROR = [
+    "error",
+    "message",
+    "message_has",
+    "bytes",
+    "what",
+    "limit",
+    "markers",
+    "acknowledged",
+    "stopped",
+    "failed",
+    "first",
+    "object",
+];
+
+/** Compares the members that are wanted. */
+function same(found: Json, wanted: Json, span: Span, what: string): void {
+    if (typeof wanted !== "object" || wanted === null) {
+        assert.deepEqual(found, wanted, what);
+        return;
+    }
+    for (const [name, value] of Object.entries(wanted) as [string, Json][]) {
+        assert.ok(
+            RESULT.includes(name) || ERROR.includes(name),
+            `this runner does not know the member ${name}`,
+        );
+        const where = `${what} ${name}, found ${JSON.stringify(found)}`;
+        if (name === "message_has") {
+            assert.ok(String(found.message).includes(value), where);
+        } else if (name === "due_ms") {
+            sameTime(found.due_ms, value, span, where);
+        } else if (Array.isArray(value)) {
+            assert.equal(found[name]?.length, value.length, where);
+            value.forEach((one, at) => {
+                same(found[name][at], one, span, where);
+            });
+        } else {
+            assert.deepEqual(found[name], value, where);
+        }
+    }
+    assert.equal("error" in found, "error" in wanted, `${what}, found ${JSON.stringify(found)}`);
+}
+
+test("producers.json", async (t) => {
+    const server = await Server.start(t);
+    const redis = server.client(t);
+    const cases = readCases("producers.json");
+    assert.ok(cases.length >= 60);
+    assert.equal(new Set(cases.map(({ name }) => name)).size, cases.length, "names are unique");
+    for (const one of cases) {
+        await t.test(one.name, async () => {
+            only(one, "the case", ["name", "do", "then", "keys"], ["namespace", "emitter", "given"]);
+            await redis.flushall();
+            await redis.script("FLUSH");
+            await given(redis, one.given);
+            const settings = only(
+                one.emitter ?? {},
+                "emitter",
+                [],
+                ["event_bytes_max", "chunk_events_max", "chunk_bytes_max"],
+            );
+            const emitter = new Emitter(server.url, {
+                namespace: one.namespace,
+                eventBytesMax: settings.event_bytes_max,
+                chunkEventsMax: settings.chunk_events_max,
+                chunkBytesMax: settings.chunk_bytes_max,
+            });
+            try {
+                const made = new Map<string, string>();
+                const results: Json[] = [];
+                const begin = await redisMs(redis);
+                for (const operation of one.do) {
+                    const result = await orError(() => operate(emitter, redis, replaceIn(operation, made)));
+                    made.set(`<key of ${results.length}>`, result.key);
+                    results.push(result);
+                }
+                const span = { begin, end: await redisMs(redis) };
+                const known = new Map([...made].filter(([, key]) => key?.startsWith("-")));
+                const then = replaceIn(one.then, known);
+                assert.equal(results.length, then.length);
+                results.forEach((result, at) => {
+                    same(result, then[at], span, `operation ${at}`);
+                });
+                const keys = replaceIn(one.keys, known);
+                assert.deepEqual((await redis.keys("*")).sort(), Object.keys(keys).sort());
+                for (const [key, wanted] of Object.entries(keys)) {
+                    await sameKey(redis, key, wanted, span);
+                }
+            } finally {
+                await emitter.close();
+            }
+        });
+    }
+});
