@@ -1,0 +1,203 @@
+"""The context of a handler: facts about its event, and what the handler can do."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Awaitable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Callable, NamedTuple, Optional, TypeVar, Union, cast, overload
+
+from . import _json
+from ._effects import EFFECT_BYTES_MAX, Effects
+from ._flows import Core
+from ._ledger import SUBTASK_BYTES_MAX, SUBTASK_VALUE_BYTES_MAX, SUBTASKS_MAX, Ledger
+from ._names import Keys
+from ._schedule import Instant, Span, later
+from .errors import InvalidEvent, shown
+from .outcomes import Cancelled, Rejected, Transient
+
+T = TypeVar("T")
+
+
+class Fence(NamedTuple):
+    """The values with which the handler's own store can refuse late writes."""
+
+    #: The token of the worker process.
+    token: Optional[str]
+    #: The event's id. Within an object ids only grow.
+    id: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts about an event in hand."""
+
+    id: int
+    prev: int
+    object: str
+    type: Optional[str]
+    attempt: int
+    crashes: int
+    token: Optional[str]
+    payload: str
+    traceparent: Optional[str]
+    timeout_ms: Optional[int]
+
+
+class _Context:
+    def __init__(self, facts: Facts, keys: Keys, ledger: Ledger) -> None:
+        self._core = Core(keys)
+        self._ledger = ledger
+        self._effects = Effects(keys, sum(len(value) for value in ledger.done.values()))
+        #: The event's id, and the id of the event of the object that was delivered last before it, or 0.
+        self.id = facts.id
+        self.prev = facts.prev
+        self.object = facts.object
+        #: The member `type` of the event, if this is a text.
+        self.type = facts.type
+        #: The number of this attempt, from 1. A crash is not an attempt.
+        self.attempt = facts.attempt
+        #: The number of crashes of programs and workers with this event in hand.
+        self.crashes = facts.crashes
+        #: The token of the worker process.
+        self.token = facts.token
+        #: The event as text, as it was emitted: without the blanks around it, and with blanks for line ends.
+        self.payload = facts.payload
+        #: The member `traceparent` of the event, if this is a text.
+        self.traceparent = facts.traceparent
+        #: Set when the worker asks for the end of the handler: its time is over, or another worker may have
+        #: the event. Work after that is in vain.
+        self.cancelled = threading.Event()
+        #: The time, by `time.monotonic()`, at which the handler is cancelled; `None`: never.
+        self.deadline = None if facts.timeout_ms is None else time.monotonic() + facts.timeout_ms / 1000
+
+    @property
+    def fence(self) -> Fence:
+        return Fence(self.token, self.id)
+
+    @property
+    def time_left(self) -> float:
+        """The seconds until the handler is cancelled."""
+        return float("inf") if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def raise_if_cancelled(self) -> None:
+        """Raises `Cancelled` if the worker has asked for the end of the handler."""
+        if self.cancelled.is_set():
+            raise Cancelled("the handler was cancelled")
+
+    def emit(self, object: str, event: Any) -> None:
+        """Emits an event with the success of the handler, exactly once. If the handler fails, nothing is emitted."""
+        self._effects.emit(object, event)
+
+    def schedule(
+        self,
+        object: str,
+        event: Any,
+        *,
+        after: Optional[Span] = None,
+        at: Optional[Instant] = None,
+        key: Optional[str] = None,
+        keep_time: bool = False,
+        keep_first: bool = False,
+    ) -> str:
+        """Schedules an event with the success of the handler. `after` counts from then. Returns the key."""
+        draft = later(
+            self._core, object, event, after=after, at=at, key=key, keep_time=keep_time, keep_first=keep_first
+        )
+        self._effects.schedule(draft)
+        return draft.key
+
+    def cancel(self, object: str, key: str) -> None:
+        """Cancels a schedule with the success of the handler, before the handler's own schedules are set."""
+        self._effects.cancel(object, key)
+
+    def result(self, value: Any) -> None:
+        """Sets the result of the handler, at most 64 KiB of JSON. With the event log on, it is in the event's row."""
+        self._effects.set_result(value)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {shown(self.object)} id={self.id} attempt={self.attempt}>"
+
+    def _known(self, name: str) -> Optional[str]:
+        """Returns the value of a subtask that is done, as JSON text. Raises if the subtask must not run."""
+        size = len(name.encode(errors="replace"))
+        if not 1 <= size <= SUBTASK_BYTES_MAX:
+            raise Rejected(f"the name of a subtask has 1 to {SUBTASK_BYTES_MAX} bytes, not {size}")
+        done = self._ledger.done
+        if name not in done and len(done) >= SUBTASKS_MAX:
+            raise Transient(
+                f"the handlers of one event name at most {SUBTASKS_MAX} subtasks, and this one more was not run: guard "
+                "several steps by one subtask, or emit events whose handlers do the rest; subtasks that are done stay "
+                f"done; refused: {name!r}"
+            )
+        return done.get(name)
+
+    def _store(self, name: str, value: Any) -> tuple[Future[None], bytes]:
+        try:
+            encoded = _json.one_line(_json.encode(value, 1 << 62))
+        except InvalidEvent as error:
+            raise Rejected(f"the subtask {name!r} has run, but its value is not JSON: {error}") from None
+        if len(encoded) > SUBTASK_VALUE_BYTES_MAX:
+            raise Rejected(
+                f"the subtask {name!r} has run, but its value has {len(encoded)} bytes of JSON, the limit is "
+                f"{SUBTASK_VALUE_BYTES_MAX}; keep it in a store, and return a reference"
+            )
+        if not self._effects.take_value(len(encoded)):
+            raise Rejected(
+                f"the subtask {name!r} has run, but its value does not fit: the emits, results and values of one event "
+                f"have at most {EFFECT_BYTES_MAX} bytes together"
+            )
+        if self.token is None:
+            raise Transient("this worker is too old for subtasks: update the program seriatim")
+        return self._ledger.store(name, encoded), encoded
+
+
+class Context(_Context):
+    """The context of a handler that is a plain function. It runs in a thread."""
+
+    def __init__(self, facts: Facts, keys: Keys, ledger: Ledger) -> None:
+        super().__init__(facts, keys, ledger)
+        self._locks: dict[str, threading.Lock] = {}
+
+    def once(self, name: str, run: Callable[[], T]) -> T:
+        """Runs a subtask and returns its value. If the subtask is done, returns its stored value.
+
+        The value is stored at once, at most 64 KiB of JSON. So the subtask succeeds once, unless the
+        process dies between the success and the store. The value comes back as JSON gives it: a tuple is
+        then a list.
+        """
+        with self._locks.setdefault(name, threading.Lock()):
+            known = self._known(name)
+            if known is None:
+                self.raise_if_cancelled()
+                stored, value = self._store(name, run())
+                stored.result()
+                known = value.decode()
+            return cast(T, _json.decode(known))
+
+
+class AsyncContext(_Context):
+    """The context of a handler that is an `async def` function. It runs in the event loop."""
+
+    def __init__(self, facts: Facts, keys: Keys, ledger: Ledger) -> None:
+        super().__init__(facts, keys, ledger)
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    @overload
+    async def once(self, name: str, run: Callable[[], Awaitable[T]]) -> T: ...
+    @overload
+    async def once(self, name: str, run: Callable[[], T]) -> T: ...
+    async def once(self, name: str, run: Callable[[], Union[Awaitable[T], T]]) -> T:
+        """As `Context.once`. `run` may return an awaitable."""
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            known = self._known(name)
+            if known is None:
+                returned = run()
+                stored, value = self._store(name, await returned if inspect.isawaitable(returned) else returned)
+                await asyncio.wrap_future(stored)
+                known = value.decode()
+            return cast(T, _json.decode(known))

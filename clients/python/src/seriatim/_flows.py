@@ -1,0 +1,268 @@
+"""The steps of an emitter's calls, without a connection.
+
+Each call is a generator. It yields `Send` or `Sleep`, and gets the replies. `Emitter` and `AsyncEmitter`
+run the same generators, each over its own kind of connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any, NoReturn, Optional, TypeVar, Union
+
+from . import _json
+from ._limits import NO_LIMIT, Limit, Limits
+from ._names import Keys
+from ._replies import Failed, ServerError, TransportError, number, results, script_reply
+from .errors import ConnectFailed, EmitError, Full, KeyReused, OutcomeUnknown, TooLarge
+
+Command = tuple[bytes, ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Send:
+    """Commands to send at once. The replies come as a list."""
+
+    commands: list[Command]
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """A wait in seconds."""
+
+    seconds: float
+
+
+Flow = Generator[Union[Send, Sleep], Any, T]
+
+SCRIPT_EVENTS_MAX = 1024
+SCRIPT_BYTES_MAX = 1024 * 1024
+WINDOW_MS = 24 * 3600 * 1000
+WINDOW_MS_MIN, WINDOW_MS_MAX = 60 * 1000, 366 * 24 * 3600 * 1000
+#: An emit with an idempotency key is sent so often while its outcome is unknown.
+TRIES = 4
+TRY_AGAIN_S = 0.1
+
+
+@dataclass(frozen=True)
+class Script:
+    """A Lua script, as text and as its hash."""
+
+    text: bytes
+    sha: bytes
+
+    def call(self, first_key: bytes, arguments: list[bytes], *, with_text: bool) -> Command:
+        way = (b"EVAL", self.text) if with_text else (b"EVALSHA", self.sha)
+        return (*way, b"1", first_key, *arguments)
+
+
+@cache
+def script(name: str) -> Script:
+    """Returns a script of the package."""
+    text = (resources.files("seriatim") / "scripts" / f"{name}.lua").read_bytes()
+    return Script(text, hashlib.sha1(text).hexdigest().encode())
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """An emit that Redis has acknowledged."""
+
+    #: The number of events: the main event and its subevents.
+    events: int
+    #: The number of events in the object's queue right after the emit.
+    queued: int
+    #: Whether an emit with the same idempotency key was done before. Then nothing was queued.
+    repeated: bool = False
+
+
+@dataclass
+class Core:
+    """The settings and the state that all calls of an emitter share."""
+
+    keys: Keys
+    event_bytes_max: int = _json.EVENT_BYTES_MAX
+    limits: Limits = field(default_factory=Limits)
+    #: Whether the user has shown the right to send transactions.
+    may_transact: bool = False
+
+    def draft(self, object: str, event: Any, subevents: Any = (), data: Any = None) -> Draft:
+        """Checks an emit. Nothing is sent."""
+        name = self.keys.object(object)
+        if isinstance(subevents, (str, bytes, dict, _json.Json)):
+            raise TypeError("subevents is a list of events")
+        events = [_json.encode(one, self.event_bytes_max) for one in (event, *subevents)]
+        encoded = None if data is None else _json.encode(data, self.event_bytes_max, "the data")
+        return Draft(self.keys, object, name, events, encoded)
+
+
+@dataclass
+class Draft:
+    """A checked emit."""
+
+    keys: Keys
+    object: str
+    name: bytes
+    events: list[bytes]
+    data: Optional[bytes] = None
+
+    def commands(self) -> list[Command]:
+        """Returns the commands of the emit, without MULTI and EXEC."""
+        push = (b"LPUSH", self.keys.events(self.name), *self.events)
+        commands: list[Command] = [push, (b"LPUSH", self.keys.markers, self.name)]
+        if self.data is not None:
+            commands.insert(0, (b"SET", self.keys.data(self.name), self.data))
+        return commands
+
+    def fits_a_script(self) -> None:
+        size = sum(map(len, self.events)) + len(self.data or b"")
+        if len(self.events) > SCRIPT_EVENTS_MAX or size > SCRIPT_BYTES_MAX:
+            raise TooLarge(self.object, len(self.events), size, SCRIPT_EVENTS_MAX, SCRIPT_BYTES_MAX)
+
+    def script(self, key: bytes, window_ms: int, limit: Limit, way: bytes, *, with_text: bool) -> Command:
+        """Returns the call of the script `emit`. `way`: `data`, `part` or `none`."""
+        counts = [b"%d" % count for count in (window_ms, limit.queued_max or 0, limit.markers_max or 0)]
+        arguments = [self.keys.prefix, self.name, key, *counts, way, self.data or b"", *self.events]
+        return script("emit").call(self.keys.markers, arguments, with_text=with_text)
+
+
+def read_script(object: str, key: str, events: int, reply: Any) -> Union[Emitted, tuple[int, Full], None]:
+    """Reads the reply of the script `emit`.
+
+    A pair: only so many events fit, and this is the error of the others. `None`: the server does not know
+    the script.
+    """
+    words = script_reply(object, reply)
+    if words is None:
+        return None
+    word, rest = words[0], words[1:]
+    if word in ("emitted", "repeated") and rest:
+        return Emitted(events, rest[0], word == "repeated")
+    if word == "differs":
+        raise KeyReused(object, key)
+    if word == "part" and len(rest) > 2:
+        return rest[2], Full(object, "queue", rest[1], queued=rest[0], events=events - rest[2])
+    if word == "full" and len(rest) > 2 and rest[0] == "markers":
+        raise Full(object, "markers", rest[2], markers=rest[1])
+    if word == "full" and len(rest) > 2:
+        raise Full(object, "queue", rest[2], queued=rest[1], events=events)
+    raise OutcomeUnknown(object, f"the script has returned the unknown word {word!r}")
+
+
+def unsent(error: TransportError) -> ConnectFailed:
+    return ConnectFailed(f"cannot connect to Redis: {error}; nothing was sent")
+
+
+@contextmanager
+def errors_for(object: str) -> Iterator[None]:
+    """Turns the failure of a transaction into the error of a call for this object."""
+    try:
+        yield
+    except Failed as failed:
+        raise failed.about(object) from None
+
+
+def ready(core: Core) -> Flow[None]:
+    """Examines the user's right to transactions, and reads the limits for the first time."""
+    if core.may_transact and not core.limits.is_unread:
+        return
+    try:
+        # Without the right to EXEC a transaction would never end. So EXEC goes first, alone.
+        examined: list[list[Command]] = [[(b"EXEC",)], [(b"MULTI",), (b"EXEC",)]]
+        for commands in examined:
+            replies = yield Send(commands)
+            if isinstance(replies[0], ServerError) and replies[0].code in ("NOPERM", "NOAUTH"):
+                raise Failed("refused", str(replies[0]))
+        replies = yield Send([(b"HGETALL", core.keys.limits)])
+    except TransportError as error:
+        # Nothing that the caller wants was sent.
+        raise unsent(error) from None
+    core.limits.learn(replies[0])
+    core.may_transact = True
+
+
+def transact(core: Core, commands: list[Command]) -> Flow[list[Any]]:
+    """Sends a transaction once. Returns the result of each command, or raises `Failed`."""
+    looks = core.limits.is_due()
+    sent = [(b"MULTI",), *commands, (b"EXEC",)]
+    if looks:
+        sent.append((b"HGETALL", core.keys.limits))
+    try:
+        replies = yield Send(sent)
+    except TransportError as error:
+        if not error.sent:
+            raise unsent(error) from None
+        raise Failed("unknown", str(error)) from None
+    if looks:
+        core.limits.learn(replies[-1] if len(replies) == len(sent) else None)
+    return results(replies[: len(commands) + 2], len(commands))
+
+
+def transact_for(core: Core, object: str, commands: list[Command]) -> Flow[list[Any]]:
+    """As `transact`, with errors for this object."""
+    with errors_for(object):
+        return (yield from transact(core, commands))
+
+
+def emit(core: Core, draft: Draft, key: Optional[bytes], window_ms: int) -> Flow[Emitted]:
+    """Emits. With an idempotency key, and for an object with limits, by the script."""
+    if key is not None:
+        draft.fits_a_script()
+    with errors_for(draft.object):
+        yield from ready(core)
+    limit = core.limits.of(draft.object)
+    if key is not None:
+        return (yield from emit_once(core, draft, key, window_ms, limit or NO_LIMIT))
+    if limit is not None:
+        draft.fits_a_script()
+        return (yield from call_script(core, draft, b"", 0, limit))
+    answers = yield from transact_for(core, draft.object, draft.commands())
+    if draft.data is not None and isinstance(answers[0], ServerError):
+        raise OutcomeUnknown(draft.object, str(answers[0]))
+    queued = number(draft.object, answers[-2], core.keys.events(draft.name))
+    number(draft.object, answers[-1], core.keys.markers)
+    return Emitted(len(draft.events), queued)
+
+
+def call_script(core: Core, draft: Draft, key: bytes, window_ms: int, limit: Limit) -> Flow[Emitted]:
+    """Calls the script `emit` once. If the server does not know the script, sends its text."""
+    way = b"none" if draft.data is None else b"data"
+    for with_text in (False, True):
+        command = draft.script(key, window_ms, limit, way, with_text=with_text)
+        answers = yield from transact_for(core, draft.object, [command])
+        done = read_script(draft.object, key.decode(), len(draft.events), answers[0])
+        if isinstance(done, Emitted):
+            return done
+    _no_reply(draft.object)
+
+
+def _no_reply(object: str) -> NoReturn:
+    raise OutcomeUnknown(object, "the reply is not that of the script")
+
+
+def emit_once(core: Core, draft: Draft, key: bytes, window_ms: int, limit: Limit) -> Flow[Emitted]:
+    """Sends an emit with an idempotency key until its outcome is known, at most four times."""
+    wait, began, unknown = TRY_AGAIN_S, time.monotonic(), None
+    for tries in range(1, TRIES + 1):
+        try:
+            return (yield from call_script(core, draft, key, window_ms, limit))
+        except KeyReused:
+            raise
+        except EmitError as error:
+            if error.is_unknown:
+                unknown = error
+            elif unknown is None:
+                raise
+            # This try had no effect, but an earlier one may have had one: its outcome counts. A repeat is
+            # safe only while the key of the first try is stored.
+            if tries == TRIES or time.monotonic() - began > window_ms / 4000:
+                break
+        yield Sleep(wait)
+        wait *= 2
+    assert unknown is not None
+    raise unknown

@@ -1,0 +1,103 @@
+"""The program `seriatim`: where it is, and its process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from typing import Optional
+
+from .errors import ProgramMismatch, ProgramNotFound, WorkerFailed
+
+#: The exit code of the program for a wrong command line.
+USAGE_CODE = 2
+
+
+def find() -> str:
+    """Returns the path of the program: `SERIATIM_BIN`, the package `seriatim_bin`, or `seriatim` on the PATH."""
+    named = os.environ.get("SERIATIM_BIN")
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise ProgramNotFound(f"SERIATIM_BIN is {named!r}, and there is no program; correct it, or unset it")
+        return found
+    try:
+        import seriatim_bin  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        pass
+    else:
+        return str(seriatim_bin.path())
+    found = shutil.which("seriatim")
+    if found is None:
+        raise ProgramNotFound(
+            "the program seriatim is not there: set SERIATIM_BIN to its path, install the package seriatim-bin, "
+            "or put it on the PATH"
+        )
+    return found
+
+
+class Program:
+    """A worker that this process has started, with its pipes."""
+
+    def __init__(self, path: str, arguments: Sequence[str], redis: Optional[str]) -> None:
+        environment = dict(os.environ)
+        if redis is not None:
+            # The arguments of a process can be read by every user, and a URL may have a password.
+            environment["SERIATIM_REDIS"] = redis
+        self.path = path
+        try:
+            # A session of its own: a Ctrl-C on the terminal reaches only this process.
+            self._process = subprocess.Popen(
+                [path, "worker", "--sink", "stdio", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                bufsize=64 * 1024,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ProgramNotFound(f"cannot start {path}: {error}") from None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self.input, self.output = self._process.stdin, self._process.stdout
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def ended(self, within: float) -> int:
+        """Waits for the end of the process, and kills it after this time. Returns the exit code."""
+        try:
+            code = self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = self._process.wait()
+        # A thread that still writes to a dead process gets an error.
+        for pipe in (self.input, self.output):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        return code
+
+    def failure(self, code: int, *, has_spoken: bool) -> Exception:
+        """Returns the error of a worker that has ended though nobody has asked for it."""
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        if has_spoken:
+            return WorkerFailed(f"the worker {how}; all handlers were cancelled; its log has the reason", code)
+        if code == USAGE_CODE:
+            return ProgramMismatch(
+                f"{self.path} ({self._version()}) {how}: it is too old for this package, or an argument is wrong; "
+                "its log has the reason. Update it, or set SERIATIM_BIN to another program"
+            )
+        return WorkerFailed(f"{self.path} ({self._version()}) {how} before it was ready; its log has the reason", code)
+
+    def _version(self) -> str:
+        try:
+            found = subprocess.run([self.path, "--version"], capture_output=True, timeout=5, check=False)
+        except (OSError, subprocess.SubprocessError):
+            return "of an unknown version"
+        return found.stdout.decode(errors="replace").strip()[:100] or "of an unknown version"

@@ -1,0 +1,208 @@
+"""Sends commands over connections of the package `redis`, each command once.
+
+The client's own way of sending may repeat a command after a loss of the connection. Then an emit could be
+queued twice. So the transports here write to a connection of the client's pool, and read the replies.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Optional, Union
+
+import redis
+import redis.asyncio
+from redis import exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from ._flows import Command
+from ._replies import ServerError, TransportError
+
+#: Errors of the server that the client treats as errors of the connection.
+_OF_SERVER = (exceptions.AuthenticationError, exceptions.BusyLoadingError, exceptions.MasterDownError)
+_CODES: list[tuple[type[Exception], str]] = [
+    (exceptions.OutOfMemoryError, "OOM"),
+    (exceptions.ExecAbortError, "EXECABORT"),
+    (exceptions.NoScriptError, "NOSCRIPT"),
+    (exceptions.ReadOnlyError, "READONLY"),
+    (exceptions.NoPermissionError, "NOPERM"),
+    (exceptions.AuthenticationError, "NOAUTH"),
+    (exceptions.BusyLoadingError, "LOADING"),
+    (exceptions.MasterDownError, "MASTERDOWN"),
+    (exceptions.MovedError, "MOVED"),
+    (exceptions.AskError, "ASK"),
+    (exceptions.TryAgainError, "TRYAGAIN"),
+    (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
+    (exceptions.ClusterDownError, "CLUSTERDOWN"),
+]
+_UPPER = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+def server_error(error: Exception) -> ServerError:
+    """Returns the code and the text of an error that Redis has returned. The client drops some codes."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return ServerError(code, str(error))
+    code, _, text = str(error).partition(" ")
+    return ServerError(code, text) if code and _UPPER.issuperset(code) else ServerError("", str(error))
+
+
+def plain(reply: Any) -> Any:
+    """Returns a reply whose errors are `ServerError`."""
+    if isinstance(reply, list):
+        return [plain(one) for one in reply]
+    return server_error(reply) if isinstance(reply, Exception) else reply
+
+
+def _arguments_of_get(pool: Any) -> tuple[str, ...]:
+    """Early versions of the client want the name of a command."""
+    parameter = inspect.signature(pool.get_connection).parameters.get("command_name")
+    return ("MULTI",) if parameter is not None and parameter.default is inspect.Parameter.empty else ()
+
+
+def repeats(client: Any) -> bool:
+    """Returns whether a client, or a pipeline, repeats a transaction after a loss of the connection."""
+    retry = client.connection_pool.connection_kwargs.get("retry")
+    if retry is None:
+        return bool(client.connection_pool.connection_kwargs.get("retry_on_timeout"))
+    count = getattr(retry, "get_retries", None)
+    return bool(count() if count is not None else getattr(retry, "_retries", 0))
+
+
+def _unsent(error: BaseException) -> TransportError:
+    return TransportError(str(error) or type(error).__name__, sent=False)
+
+
+def _lost(error: BaseException) -> TransportError:
+    return TransportError(str(error) or type(error).__name__, sent=True)
+
+
+class Transport:
+    """Blocking connections."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = client
+        self.pool: Any = client.connection_pool
+        self._get = _arguments_of_get(self.pool)
+
+    def exchange(self, commands: list[Command]) -> list[Any]:
+        """Sends commands once and returns their replies. After an error of the connection there are fewer."""
+        try:
+            connection: Any = self.pool.get_connection(*self._get)
+        except (exceptions.RedisError, OSError) as error:
+            raise _unsent(error) from None
+        replies: list[Any] = []
+        is_whole = False
+        try:
+            connection.send_packed_command(connection.pack_commands(commands))
+            for _ in commands:
+                replies.append(self._read(connection))
+            is_whole = True
+        except _OF_SERVER as error:
+            replies.append(server_error(error))
+        except (exceptions.RedisError, OSError) as error:
+            raise _lost(error) from None
+        finally:
+            # A late reply must not meet another call.
+            if not is_whole:
+                connection.disconnect()
+            self.pool.release(connection)
+        return replies
+
+    @staticmethod
+    def _read(connection: Any) -> Any:
+        try:
+            return plain(connection.read_response(disable_decoding=True, disconnect_on_error=False))
+        except exceptions.ResponseError as error:
+            return server_error(error)
+
+
+class AsyncTransport:
+    """Connections of asyncio."""
+
+    def __init__(self, client: redis.asyncio.Redis) -> None:
+        self.client = client
+        self.pool: Any = client.connection_pool
+        self._get = _arguments_of_get(self.pool)
+
+    async def exchange(self, commands: list[Command]) -> list[Any]:
+        """Sends commands once and returns their replies. After an error of the connection there are fewer.
+
+        Cancellation: the connection is closed, and the outcome of the commands is unknown.
+        """
+        try:
+            connection: Any = await self.pool.get_connection(*self._get)
+        except (exceptions.RedisError, OSError) as error:
+            raise _unsent(error) from None
+        replies: list[Any] = []
+        is_whole = False
+        try:
+            await connection.send_packed_command(connection.pack_commands(commands))
+            for _ in commands:
+                replies.append(await self._read(connection))
+            is_whole = True
+        except _OF_SERVER as error:
+            replies.append(server_error(error))
+        except (exceptions.RedisError, OSError) as error:
+            raise _lost(error) from None
+        finally:
+            if not is_whole:
+                await connection.disconnect(nowait=True)
+            await self.pool.release(connection)
+        return replies
+
+    @staticmethod
+    async def _read(connection: Any) -> Any:
+        try:
+            return plain(await connection.read_response(disable_decoding=True, disconnect_on_error=False))
+        except exceptions.ResponseError as error:
+            return server_error(error)
+
+
+def _settings(timeout: float, connections_max: int) -> dict[str, Any]:
+    return {
+        "max_connections": connections_max,
+        "timeout": timeout,
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+    }
+
+
+def connect(redis_: Union[str, redis.Redis], timeout: float, connections_max: int) -> tuple[Transport, bool]:
+    """Returns a transport, and whether the emitter owns its client."""
+    if isinstance(redis_, str):
+        pool = redis.BlockingConnectionPool.from_url(_url(redis_), **_settings(timeout, connections_max))
+        return Transport(redis.Redis(connection_pool=pool)), True
+    if isinstance(redis_, redis.Redis):
+        return Transport(redis_), False
+    raise TypeError(_wrong("redis.Redis", redis_))
+
+
+def connect_async(
+    redis_: Union[str, redis.asyncio.Redis], timeout: float, connections_max: int
+) -> tuple[AsyncTransport, bool]:
+    """Returns a transport, and whether the emitter owns its client."""
+    if isinstance(redis_, str):
+        settings = _settings(timeout, connections_max)
+        settings["retry"] = _async_retry()
+        pool = redis.asyncio.BlockingConnectionPool.from_url(_url(redis_), **settings)
+        return AsyncTransport(redis.asyncio.Redis(connection_pool=pool)), True
+    if isinstance(redis_, redis.asyncio.Redis):
+        return AsyncTransport(redis_), False
+    raise TypeError(_wrong("redis.asyncio.Redis", redis_))
+
+
+def _url(url: str) -> str:
+    """The two ways to write the path of a socket mean the same."""
+    return url[len("redis+") :] if url.startswith("redis+unix://") else url
+
+
+def _async_retry() -> Any:
+    from redis.asyncio.retry import Retry as AsyncRetry
+
+    return AsyncRetry(NoBackoff(), 0)
+
+
+def _wrong(wanted: str, found: Optional[object]) -> str:
+    return f"an emitter takes a Redis URL or a {wanted}, not {type(found).__module__}.{type(found).__name__}"

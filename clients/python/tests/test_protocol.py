@@ -1,0 +1,103 @@
+"""The lines of the worker are read as JSON, and events stay byte for byte."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from seriatim import _protocol as protocol
+from seriatim._json import encode, end_of_value, one_line
+
+
+def a_value(random_: random.Random, depth: int = 0) -> Any:
+    kind = random_.randrange(8 if depth < 4 else 6)
+    if kind == 6:
+        return [a_value(random_, depth + 1) for _ in range(random_.randrange(4))]
+    if kind == 7:
+        return {a_text(random_): a_value(random_, depth + 1) for _ in range(random_.randrange(4))}
+    return [None, True, False, random_.randrange(-(10**20), 10**20), random_.random() * 10**200, a_text(random_)][kind]
+
+
+def a_text(random_: random.Random) -> str:
+    return "".join(random_.choice('ab"\\{}[],: \n\t/é😀\u2028') for _ in range(random_.randrange(8)))
+
+
+def written(random_: random.Random, value: Any) -> str:
+    """Writes a value with blanks and escapes as another producer might."""
+    text = json.dumps(
+        value,
+        ensure_ascii=random_.random() < 0.5,
+        separators=random_.choice([(",", ":"), (" , ", " : "), (",  ", ":\t")]),
+    )
+    return text
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_events_stay_byte_for_byte(seed: int) -> None:
+    random_ = random.Random(seed)
+    texts = [written(random_, a_value(random_)) for _ in range(random_.randrange(1, 5))]
+    name, blank = a_text(random_) + "x", random_.choice(["", " "])
+    envelopes = [
+        f'{{"id":{10 + at},"prev":{at},"object":{json.dumps(name)},"event":{text}}}' for at, text in enumerate(texts)
+    ]
+    members = [
+        '"type":"batch"',
+        '"batch":3',
+        f'"object":{blank}{json.dumps(name)}',
+        '"attempts":1',
+        '"crashes":2',
+        f'"events":{blank}[{(blank + "," + blank).join(envelopes)}]{blank}',
+        f'"once":{{{json.dumps(name)}:{texts[0]}}}',
+        f'"new":{texts[-1]}',
+        '"token":"T"',
+    ]
+    random_.shuffle(members)
+    raw = ("{" + blank + f"{blank},{blank}".join(members) + "}" + blank + "\n").encode()
+    line = protocol.parse(raw)
+    assert isinstance(line, protocol.BatchLine)
+    assert (line.batch, line.object, line.attempts, line.crashes, line.token) == (3, name, 1, 2, "T")
+    assert [event.payload for event in line.events] == texts
+    assert [event.event for event in line.events] == [json.loads(text) for text in texts]
+    assert [(event.id, event.prev) for event in line.events] == [(10 + at, at) for at in range(len(texts))]
+    assert line.once == {name: texts[0]}
+    for end in range(1, len(raw) - 2, 7):
+        with pytest.raises(protocol.ProtocolError):
+            protocol.parse(raw[:end])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[}",
+        '{"type":}',
+        '{"type"}',
+        '{"type":"batch",}',
+        "{}{}",
+        '{"a":1 "b":2}',
+        "{1:2}",
+        "nul",
+        '{"type":1]',
+    ],
+)
+def test_a_line_that_is_no_json_is_refused(text: str) -> None:
+    with pytest.raises(protocol.ProtocolError, match="is not of the protocol"):
+        protocol.parse(text.encode())
+
+
+def test_the_end_of_a_value() -> None:
+    for text in ('"a\\"]"', "-1.5e+7", "true", "null", '[[{"a":"]"}],2]', '{"a":{"b":"}"}}', '"\\\\"'):
+        assert end_of_value(text + ",1]", 0) == len(text)
+
+
+def test_an_answer_is_one_line() -> None:
+    assert protocol.answer("transient", 1, 2, 'a\n"é"\ud800').count(b"\n") == 1
+    assert one_line(b'{"a":\r\n1}') == b'{"a":  1}'
+    assert (one_line(b"[\r1]"), one_line(b"[\n1]"), one_line(b"[1]")) == (b"[ 1]", b"[ 1]", b"[1]")
+    members = [("value", one_line(b"[\n1]"))]
+    assert json.loads(protocol.with_raw("once", 1, 2, members)) == {"type": "once", "batch": 1, "id": 2, "value": [1]}
+    assert encode({"b": 1, "a": "é"}) == '{"b":1,"a":"é"}'.encode()

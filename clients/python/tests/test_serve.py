@@ -1,0 +1,310 @@
+"""A program that a worker has started, with a fake worker that plays every case of the protocol."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake import FakeWorker
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[FakeWorker]:
+    with FakeWorker(tmp_path) as found:
+        hello = found.answer()
+        assert (hello["type"], hello["protocol"], hello["concurrency"]) == ("hello", 1, 4)
+        assert hello["client"].startswith("seriatim-python")
+        yield found
+
+
+def ok(batch: int, id: int = 10) -> dict[str, Any]:
+    return {"type": "ok", "batch": batch, "id": id}
+
+
+@pytest.mark.parametrize("type_", ["ok", "async ok"])
+def test_the_events_of_a_batch_are_answered_in_order(fake: FakeWorker, type_: str) -> None:
+    batch = fake.batch(*[type_] * 50)
+    assert [fake.answer() for _ in range(50)] == [ok(batch, 10 + at) for at in range(50)]
+
+
+def test_a_batch_may_mix_kinds_of_handlers(fake: FakeWorker) -> None:
+    batch = fake.batch("ok", "async ok", "ok", "async ok")
+    assert [fake.answer() for _ in range(4)] == [ok(batch, 10 + at) for at in range(4)]
+
+
+def test_several_batches_run_at_the_same_time(fake: FakeWorker) -> None:
+    first = fake.batch("wait", object="a")
+    second = fake.batch("async wait", object="b")
+    fake.noted("wait")
+    fake.noted("async wait")
+    third = fake.batch("ok", object="c")
+    assert fake.answer() == ok(third)
+    fake.say(type="cancel", batch=second, id=10)
+    assert fake.answer() == {"type": "cancelled", "batch": second, "id": 10}
+    fake.say(type="cancel", batch=first, id=10)
+    assert fake.answer() == {"type": "cancelled", "batch": first, "id": 10}
+    fake.noted("async wait has ended")
+
+
+@pytest.mark.parametrize("type_", ["until", "async until"])
+def test_a_handler_that_ignores_a_cancel_is_answered_when_it_has_ended(fake: FakeWorker, type_: str) -> None:
+    batch = fake.batch(type_)
+    fake.noted(type_)
+    fake.say(type="cancel", batch=batch, id=10)
+    assert fake.is_silent()
+    (fake.folder / "go").touch()
+    assert fake.answer() == ok(batch)
+
+
+def test_a_cancel_of_a_later_event_is_kept(fake: FakeWorker) -> None:
+    batch = fake.batch("until", "ok", "ok")
+    fake.noted("until")
+    fake.say(type="cancel", batch=batch, id=11)
+    assert fake.is_silent()
+    (fake.folder / "go").touch()
+    assert fake.answer() == ok(batch)
+    assert fake.answer() == {"type": "cancelled", "batch": batch, "id": 11}
+    assert fake.is_silent(), "the batch is over"
+
+
+@pytest.mark.parametrize("type_", ["until", "async until"])
+def test_after_a_handler_that_ignores_a_cancel_the_next_event_is_not_tried(fake: FakeWorker, type_: str) -> None:
+    batch = fake.batch(type_, "forever", "ok")
+    fake.noted(type_)
+    fake.say(type="cancel", batch=batch, id=10)
+    assert fake.is_silent()
+    (fake.folder / "go").touch()
+    assert fake.answer() == ok(batch)
+    error = "the event before it was cancelled"
+    assert fake.answer() == {"type": "postponed", "batch": batch, "id": 11, "error": error, "after_ms": 0}
+    assert fake.is_silent(), "the batch is over"
+    assert not (fake.folder / "forever").exists()
+
+
+@pytest.mark.parametrize("type_", ["until", "async until"])
+def test_no_event_begins_after_the_death_of_the_worker(fake: FakeWorker, type_: str) -> None:
+    fake.batch(type_, "forever", "async wait")
+    fake.noted(type_)
+    assert fake.process.stdin is not None
+    fake.process.stdin.close()
+    if type_ == "async until":
+        fake.noted("cancelled")
+    else:
+        fake.noted("until was cancelled")
+    (fake.folder / "go").touch()
+    assert fake.process.wait(10) == 0
+    assert not (fake.folder / "forever").exists()
+
+
+def test_a_cancel_of_an_event_with_a_result_is_ignored(fake: FakeWorker) -> None:
+    batch = fake.batch("ok", "until", "ok")
+    assert fake.answer() == ok(batch)
+    fake.noted("until")
+    fake.say(type="cancel", batch=batch, id=10)
+    assert fake.is_silent()
+    (fake.folder / "go").touch()
+    assert fake.answer() == ok(batch, 11)
+    assert fake.answer() == ok(batch, 12)
+    assert not (fake.folder / "until was cancelled").exists()
+
+
+def test_attempts_and_crashes_are_of_the_first_event(fake: FakeWorker) -> None:
+    batch = fake.batch("facts", attempts=2, crashes=1)
+    assert fake.answer() == {**ok(batch), "result": [3, 1]}
+    batch = fake.batch("ok", "facts", attempts=2, crashes=1)
+    assert fake.answer() == ok(batch)
+    assert fake.answer() == {**ok(batch, 11), "result": [1, 0]}
+
+
+@pytest.mark.parametrize("type_", ["leaves once", "async leaves once"])
+def test_no_result_comes_before_the_reply_to_a_subtask(fake: FakeWorker, type_: str) -> None:
+    batch = fake.batch(type_)
+    assert fake.answer()["type"] == "once"
+    fake.noted("left")
+    assert fake.is_silent()
+    fake.say(type="once", batch=batch, id=10, name="x")
+    assert fake.answer() == ok(batch)
+
+
+def test_a_cancel_of_an_unknown_batch_is_ignored(fake: FakeWorker) -> None:
+    fake.say(type="cancel", batch=99, id=1)
+    assert fake.is_silent()
+
+
+def test_unknown_lines_and_members_are_ignored(fake: FakeWorker) -> None:
+    fake.say(type="weather", wind=[1, {"a": 2}])
+    assert fake.is_silent()
+    batch = fake.batch("ok", new={"a": [1]})
+    assert fake.answer() == ok(batch)
+
+
+def test_stray_prints_go_to_the_log(fake: FakeWorker) -> None:
+    batch = fake.batch("prints")
+    assert fake.answer() == ok(batch)
+    assert "a stray line" in fake.log.read_text()
+    assert "a line of a child" in fake.log.read_text()
+
+
+def test_a_forked_process_does_not_keep_the_pipes_open(fake: FakeWorker) -> None:
+    batch = fake.batch("forks")
+    assert fake.answer() == ok(batch)
+    child = int((fake.folder / "child").read_text())
+    try:
+        assert fake.end() == 0
+        assert fake.next() is None, "the output has ended"
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_the_outcomes(fake: FakeWorker) -> None:
+    expected: dict[str, dict[str, Any]] = {
+        "transient": {"type": "transient", "error": "busy", "retry_after_ms": 1500},
+        "rejected": {"type": "rejected", "error": "é" * 500},
+        "postponed": {"type": "postponed", "error": "", "after_ms": 366 * 24 * 3600 * 1000},
+        "new": {"type": "unknown", "error": 'no handler is registered for events of type "new"'},
+        "exit": {"type": "transient", "error": "SystemExit: no"},
+        "async exit": {"type": "transient", "error": "SystemExit: no"},
+        "surrogate": {"type": "transient", "error": "ValueError: ? no"},
+        "lambda": {"type": "transient", "error": "the handler returned a coroutine; declare it with `async def`"},
+    }
+    for type_, line in expected.items():
+        batch = fake.batch(type_, "ok")
+        assert fake.answer() == {"batch": batch, "id": 10, **line}
+        assert fake.is_silent(), "the batch is over"
+
+
+def test_the_effects_of_a_handler_are_in_its_ok_and_end_the_batch(fake: FakeWorker) -> None:
+    batch = fake.batch("ok", "emit", "ok")
+    assert fake.answer() == ok(batch)
+    assert fake.answer() == {
+        **ok(batch, 11),
+        "emit": [{"object": "b", "event": {"n": 1}}],
+        "schedule": [
+            {"object": "c", "event": [1], "key": "k", "after_ms": 2, "mode": "keep_time"},
+            {"object": "c", "event": [2], "key": "l", "at_ms": 4_000_000_000_000, "mode": "keep_first"},
+        ],
+        "cancel": [{"object": "c", "key": "m"}],
+        "result": {"é": 1},
+    }
+    assert fake.is_silent(), "the batch is over"
+
+
+def test_a_worker_without_a_token_is_too_old_for_effects(fake: FakeWorker) -> None:
+    for type_ in ("emit", "once"):
+        batch = fake.batch(type_, token=None)
+        answer = fake.answer()
+        assert (answer["type"], answer["batch"]) == ("transient", batch)
+        assert "too old" in answer["error"]
+
+
+def test_a_subtask_waits_for_its_reply(fake: FakeWorker) -> None:
+    batch = fake.batch("once")
+    assert fake.answer() == {"type": "once", "batch": batch, "id": 10, "name": "charge", "value": [1, 2]}
+    assert fake.is_silent()
+    fake.say(type="once", batch=batch, id=10, name="charge")
+    assert fake.answer() == {**ok(batch), "result": [1, 2]}
+
+
+def test_a_subtask_that_is_not_stored_is_a_transient_failure(fake: FakeWorker) -> None:
+    batch = fake.batch("once")
+    fake.answer()
+    fake.say(type="once", batch=batch, id=10, name="charge", error="out of memory")
+    answer = fake.answer()
+    assert (answer["type"], "out of memory" in answer["error"]) == ("transient", True)
+
+
+def test_a_done_subtask_does_not_run(fake: FakeWorker) -> None:
+    batch = fake.batch("once", once={"charge": {"a": 1}}, attempts=1)
+    assert fake.answer() == {**ok(batch), "result": {"a": 1}}
+
+
+def test_subtasks_are_of_the_first_event_only(fake: FakeWorker) -> None:
+    batch = fake.batch("ok", "once", once={"charge": 5})
+    assert fake.answer() == ok(batch)
+    assert fake.answer() == {"type": "once", "batch": batch, "id": 11, "name": "charge", "value": [1, 2]}
+
+
+def test_a_batch_has_one_subtask_without_a_reply(fake: FakeWorker) -> None:
+    batch = fake.batch("async onces")
+    names = []
+    for _ in range(3):
+        line = fake.answer()
+        assert (line["type"], line["value"]) == ("once", 7)
+        names.append(line["name"])
+        assert fake.is_silent()
+        fake.say(type="once", batch=batch, id=10, name=line["name"])
+    assert sorted(names) == ["n0", "n1", "n2"]
+    assert fake.answer() == {**ok(batch), "result": [7, 7, 7, 7]}
+
+
+def test_a_cancel_ends_the_wait_for_a_reply(fake: FakeWorker) -> None:
+    for type_ in ("once", "async onces"):
+        batch = fake.batch(type_)
+        assert fake.answer()["type"] == "once"
+        fake.say(type="cancel", batch=batch, id=10)
+        assert fake.answer() == {"type": "cancelled", "batch": batch, "id": 10}
+
+
+def test_a_line_above_the_limit_is_not_sent(tmp_path: Path) -> None:
+    with FakeWorker(tmp_path, hello={"line_bytes_max": 1000}) as fake:
+        fake.answer()
+        batch = fake.batch("large")
+        answer = fake.answer()
+        assert (answer["type"], answer["batch"]) == ("transient", batch)
+        assert "the worker takes 1000" in answer["error"]
+
+
+def test_an_event_that_python_cannot_read_is_rejected(fake: FakeWorker) -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    number = b'{"type":"ok","n":' + b"7" * 5000 + b"}"
+    for at, (event, error) in enumerate([(deep, "nested too deeply"), (number, "Exceeds the limit")]):
+        begin = b'{"type":"batch","batch":%d,"object":"a","attempts":0,"crashes":0,"token":"T","events":[' % (500 + at)
+        fake.raw(begin + b'{"id":10,"prev":0,"object":"a","event":' + event + b"}]}")
+        answer = fake.answer()
+        assert (answer["type"], answer["batch"]) == ("rejected", 500 + at)
+        assert error in answer["error"]
+    assert fake.is_silent()
+
+
+def test_the_program_ends_when_the_worker_stops(fake: FakeWorker) -> None:
+    fake.say(type="stop", grace_ms=5000)
+    assert fake.end() == 0
+
+
+def test_handlers_are_cancelled_when_the_worker_is_dead(fake: FakeWorker) -> None:
+    fake.batch("async wait", object="a")
+    fake.batch("wait", object="b")
+    fake.noted("async wait")
+    fake.noted("wait")
+    assert fake.end() == 0
+    fake.noted("async wait has ended")
+
+
+@pytest.mark.parametrize("type_", ["forever", "block"])
+def test_the_process_ends_though_a_handler_does_not(fake: FakeWorker, type_: str) -> None:
+    fake.batch(type_)
+    fake.noted(type_)
+    assert fake.end() == 4
+    assert "the handler of a, event 10 does not end" in fake.log.read_text()
+
+
+@pytest.mark.parametrize("line", [b"what?", b'{"type":"batch"}', b'{"type":"batch","batch":1,"events":[]}', b"[1]"])
+def test_a_line_that_is_not_of_the_protocol_ends_the_program(fake: FakeWorker, line: bytes) -> None:
+    fake.raw(line)
+    assert fake.process.wait(10) == 1
+    assert "is not of the protocol" in fake.log.read_text()
+
+
+def test_another_version_of_the_protocol_is_refused(tmp_path: Path) -> None:
+    with FakeWorker(tmp_path, hello={"protocol": 2}) as fake:
+        assert fake.process.wait(10) == 1
+        assert "version 2 of the handler protocol" in fake.log.read_text()
+
+
+def test_a_graceful_signal_leaves_the_program_to_its_worker(fake: FakeWorker) -> None:
+    fake.process.terminate()
+    assert fake.is_silent()
