@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::context::HandlerContext;
@@ -18,7 +18,13 @@ pub struct Effects {
     emit: Vec<Emit>,
     cancel: Vec<Cancel>,
     schedule: Vec<Schedule>,
+    /// A result that is null is a result.
+    #[serde(deserialize_with = "given")]
     result: Option<Box<RawValue>>,
+}
+
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(deserializer).map(Some)
 }
 
 /// An event to queue.
@@ -67,18 +73,6 @@ impl Effects {
     /// If the text is no such object, or has other members.
     pub fn parse(json: &[u8]) -> serde_json::Result<Self> {
         serde_json::from_slice(json)
-    }
-
-    /// Returns whether there is no effect at all.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        let Self {
-            emit,
-            cancel,
-            schedule,
-            result,
-        } = self;
-        emit.is_empty() && cancel.is_empty() && schedule.is_empty() && result.is_none()
     }
 
     /// Gives the effects to the context of the handler. Cancels come before schedules.

@@ -33,9 +33,13 @@ def work(name, event, cx):
     tries = open(sys.argv[2]).read().count(f"begin {name} {event.get('n')}\n")
     if "fail" in event and tries < 3:
         raise OSError("busy")
+    if "away" in event and tries < 3:
+        raise OSError("away")
     return event.get("effects")
 
 def say(**line):
+    if "away" in line.get("error", ""):
+        line["type"] = "unavailable"
     plain(**line)
     if line.get("emit") and "kill" in line["emit"][0]["event"]:
         time.sleep(random.random() * 0.004)
@@ -169,6 +173,29 @@ async fn a_step_of_an_event_runs_once() {
     assert_eq!(count("begin a 1"), 1, "{seen:?}");
     assert_eq!(count("step a charge é"), 2, "{seen:?}");
     assert_eq!(count("value 12345678901234567890"), 4, "{seen:?}");
+    console.check().await;
+}
+
+/// A step is also kept if the program is then unavailable, whether its event was the first of its batch or
+/// not.
+#[tokio::test]
+async fn a_step_runs_once_although_the_program_is_unavailable() {
+    let scene = Scene::new().await;
+    let console = &scene.console;
+    let steps = |n| event(n, json!({"once": "charge", "away": true}));
+    console
+        .emit_all("a", [event(0, json!({})), steps(1), event(2, json!({}))])
+        .await;
+    console.emit_all("b", [steps(0)]).await;
+    let _worker = scene.worker(&[]);
+    console.until_at_rest().await;
+    let seen = scene.seen();
+    let count = |line: &str| seen.iter().filter(|seen| *seen == line).count();
+    for (object, n) in [("a", 1), ("b", 0)] {
+        assert_eq!(count(&format!("begin {object} {n}")), 3, "{seen:?}");
+        assert_eq!(count(&format!("step {object} charge")), 1, "{seen:?}");
+    }
+    assert_eq!(count("begin a 2"), 1, "{seen:?}");
     console.check().await;
 }
 

@@ -270,6 +270,8 @@ async fn a_long_handler_keeps_its_object() {
 #[case(&["--sink", "exec-each:"], "--sink: the sink exec-each: is invalid: there is no command; write e.g. python3 handlers.py")]
 #[case(&["--sink", "exec-each:/no/such"], "--sink: cannot start /no/such: No such file or directory (os error 2)")]
 #[case(&["--sink", "exec-each:true", "--exec-children", "2"], "--exec-children is only for --sink exec; the sink is exec-each:true")]
+#[case(&["--sink", "exec-each:true", "--exec-timeout", "1ms"], "--exec-timeout is 1ms; it is 10ms to 24h")]
+#[case(&["--sink", "stdio", "--exec-children", "2"], "--exec-children is only for --sink exec; the sink is stdio")]
 fn what_is_wrong_is_refused(#[case] args: &[&str], #[case] why: &str) {
     let output = Command::new(crate::support::program())
         .args(["--redis", "redis://127.0.0.1:1", "--log", "off", "worker"])

@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 use seriatim::async_trait;
 use seriatim::event::Event;
@@ -13,7 +14,9 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command as Start};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
+use tracing::warn;
 
+use crate::LOG;
 use crate::command::Command;
 use crate::exec::{ExecError, Options};
 use crate::program::log;
@@ -161,8 +164,13 @@ impl Group {
 
     /// Sends a signal to all processes of the group. If none is left, this does nothing.
     fn signal(&self, signal: Signal) {
-        if let Some(group) = self.0 {
-            let _ = kill_process_group(group, signal);
+        let sent = self
+            .0
+            .map_or(Ok(()), |group| kill_process_group(group, signal));
+        if let Err(error) = sent
+            && error != Errno::SRCH
+        {
+            warn!(target: LOG, %error, "the process of an event cannot be killed");
         }
     }
 }

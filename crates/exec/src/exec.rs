@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::command::Command;
 use crate::figures::{Counts, Figures};
-use crate::keeper::{Call, Handed, Keeper, Order, ParentEnd, Settings, Source};
+use crate::keeper::{Call, End, Handed, Keeper, Order, ParentEnd, Settings, Source};
 use crate::program::Program;
 
 /// The settings of the sink.
@@ -285,18 +285,23 @@ impl Sink for Exec {
         };
         let handed = answered.await;
         guard.is_over = true;
-        match handed {
-            Ok(Handed::Over(delivered)) => delivered,
+        let Ok(Handed { stores, end }) = handed else {
+            return Delivered::stopped(0, Stop::unavailable("the sink is closed"));
+        };
+        for store in stores {
+            let _ = store.await;
+        }
+        match end {
+            End::Over(delivered) => delivered,
             // The program has no event of the batch any more.
-            Ok(Handed::Effects {
+            End::Effects {
                 before,
                 handler,
                 effects,
-            }) => match handler.succeed(&effects).await {
+            } => match handler.succeed(&effects).await {
                 Ok(()) => Delivered::so_far(before + 1),
                 Err(stop) => Delivered::stopped(before, stop),
             },
-            Err(_) => Delivered::stopped(0, Stop::unavailable("the sink is closed")),
         }
     }
 

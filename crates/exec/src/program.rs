@@ -24,7 +24,7 @@ use crate::command::Command;
 use crate::protocol::{self, LINE_BYTES_MAX, Message};
 
 /// The most lines that were read and wait for the keeper.
-const LINES_MAX: usize = 64;
+const LINES_MAX: usize = 8;
 /// The bytes that one write to the program has, unless its first line is longer.
 const WRITE_BYTES: usize = 256 * 1024;
 /// The longest line of standard error that is logged whole, in bytes. Longer ones are cut.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::json;
 use serde_json::value::RawValue;
 use seriatim::event::Event;
@@ -39,15 +39,22 @@ struct Line<'a> {
     name: Option<String>,
     #[serde(borrow)]
     value: Option<&'a RawValue>,
-    /// The effects of an event.
-    #[serde(borrow)]
+    /// The effects of an event. A member that is null is there.
+    #[serde(borrow, default, deserialize_with = "given")]
     emit: Option<&'a RawValue>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "given")]
     schedule: Option<&'a RawValue>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "given")]
     cancel: Option<&'a RawValue>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "given")]
     result: Option<&'a RawValue>,
+}
+
+/// Reads a member that is there, also if it is null.
+fn given<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -106,8 +113,10 @@ pub(crate) struct Answer {
 pub(crate) enum Answered {
     /// This event and all events before it in the batch are delivered.
     Ok,
-    /// The same, and the event has effects, so the batch is over.
+    /// The same, and the event may have effects, so the batch is over.
     Effects(Effects),
+    /// The events before this one are delivered, but its effects are not valid, for this reason.
+    Wrong(String),
     /// The event is not delivered, for this reason.
     Stop(Stop),
     /// The program has given up the event, because the worker has asked for it.
@@ -161,10 +170,12 @@ pub(crate) fn parse(line: &[u8]) -> Result<Message, String> {
                 ("result", line.result),
             ];
             match effects(members) {
-                Ok(effects) if effects.is_empty() => Answered::Ok,
-                Ok(effects) => Answered::Effects(effects),
-                Err(error) => {
-                    Answered::Stop(Stop::transient(format!("the answer is not valid: {error}")))
+                None => Answered::Ok,
+                Some(Ok(effects)) => Answered::Effects(effects),
+                Some(Err(error)) => {
+                    let mut text = format!("the answer is not valid: {error}");
+                    cut(&mut text, ERROR_BYTES_MAX);
+                    Answered::Wrong(text)
                 }
             }
         }
@@ -216,18 +227,16 @@ fn hello_of(
     }))
 }
 
-/// Reads the effects of an event.
-fn effects(members: [(&str, Option<&RawValue>); 4]) -> serde_json::Result<Effects> {
+/// Reads the effects of an event; `None` if the line has none of these members.
+fn effects(members: [(&str, Option<&RawValue>); 4]) -> Option<serde_json::Result<Effects>> {
     let given = members
         .into_iter()
         .filter_map(|(name, value)| Some((name, value?)));
     let members: Vec<_> = given
         .map(|(name, value)| format!("\"{name}\":{value}"))
         .collect();
-    if members.is_empty() {
-        return Ok(Effects::default());
-    }
-    Effects::parse(format!("{{{}}}", members.join(",")).as_bytes())
+    let text = format!("{{{}}}", members.join(","));
+    (!members.is_empty()).then(|| Effects::parse(text.as_bytes()))
 }
 
 fn null() -> Box<RawValue> {
@@ -357,16 +366,14 @@ mod tests {
             other => panic!("no answer: {other:?}"),
         };
         assert!(matches!(result(r#""ok""#), Answered::Ok));
-        assert!(matches!(
-            result(r#""ok","emit":[],"result":null"#),
-            Answered::Ok
-        ));
         assert!(matches!(result(r#""cancelled""#), Answered::Cancelled));
         for rest in [
             r#""emit":[{"object":"b","event":{}}]"#,
             r#""schedule":[{"object":"b","event":{},"after_ms":5}]"#,
             r#""cancel":[{"object":"b","key":"k"}]"#,
             r#""result":1"#,
+            r#""result":null"#,
+            r#""emit":[]"#,
         ] {
             let rest = format!(r#""ok",{rest}"#);
             assert!(matches!(result(&rest), Answered::Effects(_)), "{rest}");
@@ -460,6 +467,7 @@ mod tests {
             (r#""emit":[{"obj":"b","event":1}]"#, "unknown field `obj`"),
             (r#""emit":[{"object":"b"}]"#, "missing field `event`"),
             (r#""emit":7"#, "invalid type"),
+            (r#""emit":null"#, "invalid type"),
             (
                 r#""schedule":[{"object":"b","event":1,"mode":"x"}]"#,
                 "unknown variant `x`",
@@ -467,11 +475,15 @@ mod tests {
             (r#""cancel":[{"object":"b"}]"#, "missing field `key`"),
         ] {
             let line = format!(r#"{{"type":"ok","batch":1,"id":2,{effects}}}"#);
-            let stop = stop_of(parse(line.as_bytes()));
-            assert!(
-                matches!(&stop, Stop::Transient { error, .. } if error.contains(why)),
-                "{stop:?}"
-            );
+            let answer = parse(line.as_bytes());
+            let Ok(Message::Answer(Answer {
+                result: Answered::Wrong(error),
+                ..
+            })) = &answer
+            else {
+                panic!("{answer:?}");
+            };
+            assert!(error.contains(why), "{error}");
         }
     }
 

@@ -137,6 +137,13 @@ async fn a_program_delivers_batches_and_ends_with_the_sink() {
     0,
     "Postponed { reason: \"x\", after: 7ms }"
 )]
+#[case("ok 1 ',\"emit\":[]'", 1, "")]
+#[case("ok 2 ',\"result\":null'", 2, "")]
+#[case(
+    "ok 3 ',\"emit\":[{\"obj\":1}]'",
+    2,
+    "Transient { error: \"the answer is not valid: unknown field `obj`, expected `object` or `event` at line 1 column 15\", retry_after: None }"
+)]
 #[case("unknown 1 ',\"error\":\"x\"'", 0, "Unknown { error: \"x\" }")]
 #[case("unavailable 1 ',\"error\":\"x\"'", 0, "Unavailable { error: \"x\" }")]
 #[case(

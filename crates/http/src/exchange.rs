@@ -229,7 +229,10 @@ impl Exchange {
             sent = self.send(to, &message, &settings, record).await;
         }
         match sent {
-            Ok((response, place)) => self.answer(&to.url, response, &place, &settings).await,
+            Ok((response, place)) => {
+                self.answer(&to.url, response, &place, &settings, record)
+                    .await
+            }
             Err(unanswered) => {
                 let mut answer = unanswered.answer(&to.url, self.options.timeout);
                 if let Some(variable) = self.clients.proxy_of(&to.url)
@@ -430,6 +433,7 @@ impl Exchange {
         mut response: Response,
         place: &Permit<'_>,
         settings: &Current,
+        record: Option<&Record>,
     ) -> Answer {
         place.answered(response.version());
         let status = response.status();
@@ -438,7 +442,10 @@ impl Exchange {
         if meaning == Meaning::Delivered && effects::are_in(&response) && self.may_have_effects(url)
         {
             let effects = effects::read(&mut response, self.options.timeout).await;
-            return with_effects(url, status, effects);
+            if let (Err(NoEffects::Unfinished), Some(record)) = (&effects, record) {
+                record.unfinished();
+            }
+            return with_effects(url, status, effects, settings);
         }
         let text = read(&mut response).await;
         let error = match meaning {
@@ -462,7 +469,12 @@ impl Exchange {
 }
 
 /// Returns the answer of a receiver that asks for effects. Effects that are not valid fail the event.
-fn with_effects(url: &Url, status: StatusCode, effects: Result<Effects, NoEffects>) -> Answer {
+fn with_effects(
+    url: &Url,
+    status: StatusCode,
+    effects: Result<Effects, NoEffects>,
+    settings: &Current,
+) -> Answer {
     let (meaning, effects, error) = match effects {
         Ok(effects) => (Meaning::Delivered, Some(effects), String::new()),
         Err(NoEffects::Unfinished) => {
@@ -470,9 +482,13 @@ fn with_effects(url: &Url, status: StatusCode, effects: Result<Effects, NoEffect
             (Meaning::Silent, None, error)
         }
         Err(NoEffects::Wrong(why)) => {
+            // The reason may repeat parts of the answer.
+            let why = without_secrets(settings, url, why.as_bytes());
+            let why: String = why.chars().take(SHOWN_MAX).collect();
             let error = format!(
-                "{} answered {status}, but the answer is not valid: {why}",
-                shown(url)
+                "{} answered {status}, but the answer is not valid: {}",
+                shown(url),
+                escape::text(&why)
             );
             (Meaning::Transient, None, error)
         }

@@ -126,6 +126,11 @@ impl Record {
             .store(!may_be_of_gateway || is_repeated, Ordering::Relaxed);
     }
 
+    /// Records that an answer has not ended, so the receiver may still work.
+    pub(super) fn unfinished(&self) {
+        self.is_over.store(false, Ordering::Relaxed);
+    }
+
     /// Returns whether the last request is known to be over.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)

@@ -6,6 +6,7 @@ use seriatim::event::{Event, ObjectName};
 use seriatim::handlers::{Effects, Remote, Stored};
 use seriatim::sink::{Context, Delivered, Stop};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::program::Program;
@@ -26,7 +27,13 @@ pub(crate) struct Call {
 }
 
 /// The result of a delivery.
-pub(crate) enum Handed {
+pub(crate) struct Handed {
+    /// The writes of subtasks to Redis that may be under way. The delivery is over only after them.
+    pub(crate) stores: Vec<JoinHandle<()>>,
+    pub(crate) end: End,
+}
+
+pub(crate) enum End {
     Over(Delivered),
     /// So many events are delivered. The one after them has effects, which are to be stored.
     Effects {
@@ -43,13 +50,14 @@ impl Call {
     }
 
     /// Returns the result for a program that has delivered `done` events.
-    pub(super) fn end(self, done: usize, stop: Option<Stop>) {
+    pub(super) fn end(self, done: usize, stop: Option<Stop>, stores: Vec<JoinHandle<()>>) {
         let delivered = match stop {
             Some(stop) => Delivered::stopped(done, stop),
             None => self.stored.delivered(self.events_of_batch),
         };
+        let end = End::Over(delivered);
         // The delivery may have been dropped at this moment.
-        let _ = self.answer.send(Handed::Over(delivered));
+        let _ = self.answer.send(Handed { stores, end });
     }
 }
 
@@ -65,6 +73,8 @@ pub(super) struct Running {
     pub(super) handler: Option<Remote>,
     /// Whether a report of a subtask of the event under way has no reply yet.
     pub(super) is_storing: bool,
+    /// The writes of subtasks to Redis that may be under way.
+    pub(super) stores: Vec<JoinHandle<()>>,
     /// The number of events that are delivered.
     pub(super) done: usize,
     /// The time at which the program is asked to give up the event or, if it was asked, is killed.
@@ -87,8 +97,13 @@ impl Running {
     /// Returns the result of the delivery to its sender.
     pub(super) fn over(self, stop: Option<Stop>) {
         if let Some(call) = self.call {
-            call.end(self.done, stop);
+            call.end(self.done, stop, self.stores);
         }
+    }
+
+    /// Returns whether the program has reported a subtask of the event under way.
+    pub(super) fn has_stored(&self) -> bool {
+        self.handler.is_some()
     }
 
     /// Returns the effects of the event under way to the sender of the delivery.
@@ -96,11 +111,13 @@ impl Running {
         let handler = self.handler();
         let before = self.done;
         if let (Some(call), Some(handler)) = (self.call, handler) {
-            let _ = call.answer.send(Handed::Effects {
+            let end = End::Effects {
                 before,
                 handler,
                 effects,
-            });
+            };
+            let stores = self.stores;
+            let _ = call.answer.send(Handed { stores, end });
         }
     }
 

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-pub(crate) use batch::{Call, Handed};
+pub(crate) use batch::{Call, End, Handed};
 pub use settings::ParentEnd;
 pub(crate) use settings::{Settings, Source};
 
@@ -295,7 +295,7 @@ impl Keeper {
                             end(ParentEnd::Bye);
                         }
                     }
-                    Some(received) => if let Err(broken) = self.receive(received) {
+                    Some(received) => if let Err(broken) = self.receive(received, program.unread()) {
                         break Some(Broken::Protocol(broken));
                     },
                     // A parent that has said bye has no more to say once nothing is in hand.
@@ -318,7 +318,7 @@ impl Keeper {
         // The answers that a program has written before its end count, but no line behind a wrong one.
         if !matches!(broken, Some(Broken::Protocol(_))) {
             for received in received {
-                if self.receive(received).is_err() {
+                if self.receive(received, 0).is_err() {
                     break;
                 }
             }
@@ -472,6 +472,7 @@ impl Keeper {
                 ids,
                 handler: None,
                 is_storing: false,
+                stores: Vec::new(),
                 done: 0,
                 deadline: Instant::now() + self.settings.timeout,
                 is_cancelled: false,
@@ -482,14 +483,14 @@ impl Keeper {
         }
     }
 
-    /// Processes a line of the program.
+    /// Processes a line of the program. `unread`: the bytes that the program has not read.
     ///
     /// # Errors
     /// If the line breaks the protocol.
-    fn receive(&mut self, received: Received) -> Result<(), String> {
+    fn receive(&mut self, received: Received, unread: usize) -> Result<(), String> {
         let Answer { batch, id, result } = match received? {
             Message::Answer(answer) => answer,
-            Message::Once(once) => return self.store(once),
+            Message::Once(once) => return self.store(once, unread),
             Message::Hello(_) => return Err("it said hello twice".to_owned()),
             Message::Bye => return Ok(()),
         };
@@ -527,12 +528,16 @@ impl Keeper {
                 }
                 None
             }
-            Answered::Effects(effects) => {
+            Answered::Effects(_) | Answered::Wrong(_) => {
                 if at > 0 {
                     running.advance(at);
                 }
                 if let Some(running) = self.running.remove(&batch) {
-                    running.over_with(effects);
+                    match result {
+                        Answered::Effects(effects) => running.over_with(effects),
+                        Answered::Wrong(error) => running.over(Some(Stop::transient(error))),
+                        _ => {}
+                    }
                 }
                 return Ok(());
             }
@@ -541,6 +546,15 @@ impl Keeper {
                     "it answered event {id} of batch {batch} before event {}",
                     left[0]
                 ));
+            }
+            // An event with a subtask is read again only if its object is held.
+            Answered::Stop(Stop::Unavailable { error })
+                if running.done > 0 && running.has_stored() =>
+            {
+                Some(Stop::Postponed {
+                    reason: error,
+                    after: Duration::ZERO,
+                })
             }
             Answered::Stop(stop) => Some(stop),
             Answered::Cancelled if running.is_cancelled => {
@@ -555,11 +569,12 @@ impl Keeper {
         Ok(())
     }
 
-    /// Stores that a subtask of the event under way is done.
+    /// Stores that a subtask of the event under way is done. `unread`: the bytes that the program has not
+    /// read.
     ///
     /// # Errors
     /// If the line breaks the protocol.
-    fn store(&mut self, once: Once) -> Result<(), String> {
+    fn store(&mut self, once: Once, unread: usize) -> Result<(), String> {
         let Once {
             batch,
             id,
@@ -575,6 +590,8 @@ impl Keeper {
             return Err(format!(
                 "it sent `once` for event {id}, which is not the next one of batch {batch}"
             ));
+        } else if unread >= UNREAD_MAX {
+            return Err("it does not read its input".to_owned());
         } else if running.is_storing {
             return Err(format!(
                 "it sent a further `once` for event {id} before the reply to the one before"
@@ -583,7 +600,8 @@ impl Keeper {
         running.is_storing = true;
         // The event of a dropped delivery was cancelled, and its program gets no reply.
         if let (Some(handler), Some(own)) = (running.handler(), self.own.upgrade()) {
-            tokio::spawn(async move {
+            running.stores.retain(|store| !store.is_finished());
+            running.stores.push(tokio::spawn(async move {
                 let stored = handler.once(&name, value).await;
                 let error = stored.err().map(|failure| failure.error().to_owned());
                 let _ = own.send(Order::Stored(Subtask {
@@ -592,7 +610,7 @@ impl Keeper {
                     name,
                     error,
                 }));
-            });
+            }));
         }
         Ok(())
     }
@@ -646,7 +664,7 @@ impl Keeper {
 
     fn give_back(&mut self, error: &str) {
         for call in self.waiting.drain(..) {
-            call.end(0, Some(Stop::unavailable(error)));
+            call.end(0, Some(Stop::unavailable(error)), Vec::new());
         }
     }
 

@@ -304,7 +304,7 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<Spec> {
 fn wanted(spec: &Spec, args: &HttpArgs, exec: &ExecArgs) -> anyhow::Result<()> {
     let unwanted_exec = match spec {
         Spec::Exec(_) => None,
-        Spec::Stdio => exec
+        Spec::ExecEach(_) | Spec::Stdio => exec
             .exec_children
             .map(|_| ("--exec-children", "--sink exec")),
         _ => exec.given().map(|name| (name, "--sink exec")),
