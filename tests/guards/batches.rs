@@ -557,3 +557,13 @@ async fn a_look_hides_no_slot_after_it() {
         ["1 work:1 1 after 0: 1"]
     );
 }
+
+/// An event may be an empty text. A slot claims it as any other one.
+#[tokio::test]
+async fn an_empty_event_is_claimed() {
+    let scene = Scene::given("emit work:1 ''").await;
+    let answer = scene.free(0..1, BOUNDS).await;
+    assert_eq!(answer.batches(), ["0 work:1 1 after 0: "]);
+    assert_eq!(answer.texts(), [""; 0]);
+    scene.check().await;
+}

@@ -138,6 +138,9 @@ async fn what_is_wrong_with_a_worker_is_told() {
         # Without a batch there are no ids that the counter could be behind.
         > SET event.worker:a.1:event.id '19 1'
         I4 worker a.1: :event.id names a batch that begins with id 19, but there is none
+        # Without a batch, the tag does not say which object the slot has in hand.
+        > SET x:event.worker a.1; LPUSH event.worker:a.1:object x; SET event.worker:a.1:event.id '12 1\ny'
+        I4 worker a.1: :event.id names a batch that begins with id 12, but there is none
         > DEL event.worker:a.0:event.id
         I4 worker a.0: has a batch of 2 events, but no :event.id that names its id
         > SET work:2:last.event.id 12

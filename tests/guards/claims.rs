@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use seriatim::wire::{Bounds, ClaimFirst};
 
-use crate::scene::{BOUNDS, Scene, bounds};
+use crate::scene::{BOUNDS, Scene, bounds, done, slots};
 use crate::support::Redis;
 
 /// A call failed after it had removed a batch, and no event has come since: the slot owns an object
@@ -448,4 +448,30 @@ async fn a_usual_claim_asks_for_no_types() {
     scene.count_calls().await;
     assert_eq!(scene.free(0..1, BOUNDS).await.objects(), ["work:1"]);
     assert_eq!(scene.calls_of("type").await, 0);
+}
+
+/// One question shows that no free slot has a batch. A call asks for no batch alone: its only LLEN is
+/// that of the markers.
+#[tokio::test]
+async fn free_slots_are_asked_for_a_batch_all_at_once() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene.free(0..2, BOUNDS).await;
+    scene.count_calls().await;
+    assert_eq!(scene.free(0..2, BOUNDS).await.objects(), [""; 0]);
+    assert_eq!(scene.calls_of("llen").await, 1);
+}
+
+/// A call deletes the keys of all slots with one command, and sets those of all slots with another one.
+/// It does so also if a slot is free.
+#[tokio::test]
+async fn the_keys_of_all_slots_are_written_at_once() {
+    let given = "own w.0 work:1 1 1; own w.1 work:2 2 2";
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene.add(given).await;
+    scene.count_calls().await;
+    let results = [done("work:1", 1), done("work:2", 2)];
+    scene.advance(BOUNDS, slots(&results, 2..3)).await;
+    let calls = (scene.calls_of("del").await, scene.calls_of("mset").await);
+    assert_eq!(calls, (1, 1));
+    assert_eq!(scene.at("work:2:last.event.id").await, "2");
 }

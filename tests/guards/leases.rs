@@ -2,7 +2,7 @@
 
 use seriatim::wire::{self, Adopted, Attach, Attached, Detached, Renewed, Sweep};
 
-use crate::scene::{ATTACH, LEASE, Scene};
+use crate::scene::{ATTACH, BOUNDS, LEASE, Scene};
 use crate::support::Redis;
 use crate::support::sweep::sweep;
 
@@ -284,4 +284,14 @@ async fn a_round_takes_the_oldest_and_the_newest_departed_names() {
     assert!((125..=176).all(|n| left.contains(&n)), "{left:?}");
     let registered: usize = scene.run(&["HLEN", &scene.keys.event_workers()]).await;
     assert_eq!(registered, left.len(), "the others are forgotten");
+}
+
+/// The lease has a wrong type. A call fails with this error. It does not say that the lease is over.
+#[tokio::test]
+async fn a_lease_of_a_wrong_type_ends_a_call() {
+    let given = "DEL event.worker:w:lease; LPUSH event.worker:w:lease wrong";
+    let scene = Scene::given(given).await;
+    let failed = scene.fails(BOUNDS, |_| ()).await;
+    assert!(failed.is_wrong_type(), "{failed}");
+    scene.changed("").await;
 }

@@ -1,8 +1,8 @@
 //! `advance` as a function of a library, whose Lua values live on between calls.
 
-use seriatim::wire::{self, Advance, BatchResult, ClaimFirst, EventLog, Report, Tag};
+use seriatim::wire::{self, Advance, Advanced, BatchResult, ClaimFirst, EventLog, Report, Tag};
 
-use crate::scene::{Scene, bounds, done};
+use crate::scene::{BOUNDS, Scene, bounds, done};
 use crate::support::Redis;
 use crate::support::console::Console;
 
@@ -135,4 +135,66 @@ async fn a_library_forgets_bounds_in_the_end() {
     }
     let kept = memory(&scene).await.saturating_sub(before);
     assert!(kept < 3 << 20, "{kept} bytes are kept");
+}
+
+/// A name counts as a slot, because a call may name no slot. Here 20,000 names have none, which would
+/// take more than 15 MB.
+#[tokio::test]
+async fn a_library_forgets_names_without_slots_in_the_end() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    let no_claim = bounds(|b| b.claims = 0);
+    let mut conn = scene.conn().await;
+    for n in 0..20_000 {
+        let name = format!("{n:0>300}");
+        let call = Advance::new(&scene.keys, &name, "t", no_claim, ClaimFirst::Markers);
+        let answer = wire::advance(&mut conn, &call).await.expect("an answer");
+        assert!(matches!(answer, Advanced::Lapsed), "{answer:?}");
+    }
+    // Lua collects its garbage a little in each call.
+    for _ in 0..500 {
+        scene.advance(no_claim, |_| ()).await;
+    }
+    let kept = memory(&scene).await;
+    assert!(kept < 10 << 20, "{kept} bytes are kept");
+}
+
+/// A call fails while it reads its arguments, before it knows any slot. The next call is as any other
+/// one.
+#[tokio::test]
+async fn a_call_that_fails_at_its_arguments_leaves_nothing() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene.advance(BOUNDS, |_| ()).await;
+    // A server without libraries has no function, and runs each call anew.
+    if let Some(function) = function(&scene).await {
+        let (lease, prefix) = (scene.keys.worker_lease("w"), scene.keys.prefix());
+        let begin = ["FCALL", &function, "1", &lease, prefix, "w", "token-1"];
+        let unknown_word = ["1 1 1 1 0 0", "0", "markers", "0", "1", "0", "odd"];
+        let words = [&begin[..], &unknown_word[..]].concat();
+        let failed = scene.try_run::<redis::Value>(&words).await;
+        let error = failed.expect_err("an unknown word").to_string();
+        assert!(!error.contains("not found"), "{error}");
+    }
+    scene.add("emit work:1 1").await;
+    assert_eq!(scene.free(0..1, BOUNDS).await.objects(), ["work:1"]);
+}
+
+/// Returns the name of the function that commits and claims, if the server has it.
+async fn function(console: &Console) -> Option<String> {
+    let words = ["FUNCTION", "LIST"];
+    let list = console.run::<redis::Value>(&words).await;
+    let list = format!("{list:?}");
+    let (_, hash) = list.split_once("advance_")?;
+    let hash: String = hash.chars().take_while(char::is_ascii_hexdigit).collect();
+    Some(format!("advance_{hash}"))
+}
+
+/// A library forgets which objects a call has claimed. So a later call claims an object again.
+#[tokio::test]
+async fn a_library_claims_an_object_again() {
+    let scene = Scene::new().await;
+    for id in 1..=2 {
+        scene.add("emit work:1 1; pop w.0").await;
+        assert_eq!(scene.free(0..1, BOUNDS).await.objects(), ["work:1"], "{id}");
+        scene.report(0, &done("work:1", id), BOUNDS).await;
+    }
 }

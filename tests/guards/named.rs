@@ -381,3 +381,17 @@ async fn lease(scene: &Scene) -> String {
     let lease = scene.at("event.worker:w:lease").await;
     lease.replace(" expires", "")
 }
+
+/// The list is lost, and the tag has no numbers any more, but names the object. It is held with its
+/// batch, and this is told.
+#[tokio::test]
+async fn an_object_that_only_a_damaged_tag_names_is_told() {
+    let given = "
+        own w.0 work:1 7 1; DEL event.worker:w.0:object; SET event.worker:w.0:event.id 'x\nwork:1'
+    ";
+    let scene = Scene::given(given).await;
+    let why = "quarantine: event.worker:w.0:event.id is absent";
+    assert_eq!(restart(&scene).await, (0, 1, one_text("work:1", why)));
+    assert_eq!(scene.at("work:1:events.held").await, "[1]");
+    assert_eq!(scene.due("work:1").await, Some(f64::INFINITY));
+}

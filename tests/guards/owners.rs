@@ -235,3 +235,38 @@ async fn no_tag_is_written(then: BatchResult) {
         format!("0 0 0 0 {why}")
     );
 }
+
+/// The slot also goes on with the object if the call may claim nothing.
+#[tokio::test]
+async fn an_owner_that_was_lost_is_written_again_without_a_claim() {
+    let given = "own w.0 work:1 7 1; DEL work:1:event.worker; LPUSH work:1:events 2";
+    let scene = Scene::given(given).await;
+    let bounds = Bounds {
+        claims: 0,
+        ..BOUNDS
+    };
+    let answer = scene.report(0, &done("work:1", 7), bounds).await;
+    assert_eq!(answer.batches(), ["0 work:1 8 after 7: 2"]);
+    scene.check().await;
+}
+
+/// The batch is lost, too, and a pop has moved the name of another object into the list of the slot.
+/// The event of this object stays in the slot, although the call deletes the batch that it commits.
+#[tokio::test]
+async fn a_commit_without_a_batch_deletes_no_other_batch() {
+    let given = "
+        own w.0 work:1 7 1; SET work:1:event.worker w.1; DEL event.worker:w.0:event; emit work:2 2
+        pop w.0
+    ";
+    let scene = Scene::given(given).await;
+    let answer = scene.report(0, &done("work:1", 7), BOUNDS).await;
+    assert_eq!(answer.texts(), [LOST]);
+    assert_eq!(answer.objects(), ["work:2"]);
+    let changes = "
+        event.worker:w.0: event = [2]; event.id = 8; object = [work:2]
+        next.event.id = 8
+        work:1: last.event.id = 7
+        work:2: event.worker = w.0; events = nil
+    ";
+    scene.changed(changes).await;
+}

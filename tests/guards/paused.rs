@@ -208,3 +208,24 @@ async fn a_time_that_is_no_whole_number_of_ms_is_told_as_a_late_one() {
         }
     }
 }
+
+/// A rule is in force. A paused object that has lost its owner key is paused again, whoever finds its
+/// name. That writes the key, too, so nothing is told.
+#[tokio::test]
+async fn a_paused_object_without_an_owner_key_is_paused_again() {
+    for found in ["", "pop w.0", "pop w.0; LPUSH event.worker:w.0:object ''"] {
+        let scene = Scene::new().await;
+        pause(&scene, &["work:1"]).await;
+        let rule = format!("HSET event.rules 'pause work:*' {IN_FORCE} next never");
+        scene
+            .add(&format!(
+                "DEL work:1:event.worker; emit work:1 1; {found}; {rule}"
+            ))
+            .await;
+        let answer = scene.free(0..1, BOUNDS).await;
+        assert_eq!((answer.objects(), answer.texts()), (vec![], vec![]));
+        assert_eq!(paused(&scene).await, ["work:1"], "{found}");
+        assert_eq!(scene.at("work:1:event.worker").await, "held", "{found}");
+        assert_eq!(scene.at("event.worker:w.0:object").await, "nil", "{found}");
+    }
+}

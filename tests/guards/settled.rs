@@ -301,3 +301,50 @@ async fn emits_that_may_not_be_pushed_stay() {
         scene.check().await;
     }
 }
+
+/// The Redis user may not read the progress of handlers. The call fails before it ends the event, so
+/// the emits stay.
+#[tokio::test]
+async fn emits_that_may_not_be_read_stay() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    let given = "own w.0 work:1 1 1; HSET work:1:event.handled id 1 emit:a '0 1 1 7 1 other:15'";
+    scene.add(given).await;
+    let fill = |slots: &mut Advance| {
+        slots.handled(0);
+        slots.report(0, &done("work:1", 1));
+    };
+    scene.login("~* +@all -hgetall").await;
+    scene.fails(no_claim(), fill).await;
+    scene.login("+@all").await;
+    scene.changed("").await;
+}
+
+/// A handler has cancelled a schedule, but the Redis user may not delete it. The call fails before it
+/// ends the event, so the cancel stays. When the user has the right again, the schedule goes.
+#[tokio::test]
+async fn a_cancel_that_is_not_allowed_stays() {
+    for missing in ["-hdel", "-zrem"] {
+        let scene = Scene::on(Redis::own(&[])).await;
+        let given = "
+            own w.0 work:1 1 1; HSET work:1:event.handled id 1 emit:a '0 1 0 s7 0 1 c@0 other:1k'
+            HSET other:1:events.scheduled k 2; ZADD events.scheduled 9e12 'other:1\nk'
+        ";
+        scene.add(given).await;
+        let fill = |slots: &mut Advance| {
+            slots.handled(0);
+            slots.report(0, &done("work:1", 1));
+        };
+        scene.login(&format!("~* +@all {missing}")).await;
+        let error = scene.fails(no_claim(), fill).await.to_string();
+        assert!(error.contains("for the emits of a handler"), "{error}");
+        scene.changed("").await;
+        scene.login("+@all").await;
+        scene.advance(no_claim(), fill).await;
+        assert_eq!(
+            scene.at("other:1:events.scheduled").await,
+            "nil",
+            "{missing}"
+        );
+        assert_eq!(scene.at("events.scheduled").await, "nil", "{missing}");
+    }
+}

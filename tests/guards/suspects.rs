@@ -5,6 +5,7 @@ use std::time::Duration;
 use seriatim::wire::{Attach, Attached, Bounds, Suspects};
 
 use crate::scene::{ATTACH, BOUNDS, LEASE, Scene};
+use crate::stopped::{NOW, NOW_US};
 use crate::support::sweep::sweep;
 
 /// Returns a scene with a held batch for each of these numbers of crashes. They are due in this order.
@@ -140,4 +141,21 @@ async fn without_a_limit_a_takeover_makes_it_due() {
     assert_eq!(adopted.expect("an answer").held, 1);
     assert_eq!(scene.at("work:1:events.held.id").await, "1 0 0 9 takeover");
     assert_eq!(scene.at("objects.held").await, "<work:1: NOW>");
+}
+
+/// A suspect without room waits for half a ms for each held object, but not for more than 10 s.
+#[tokio::test]
+async fn a_suspect_waits_longer_among_many_held_objects() {
+    for (others, wait_ms) in [(399, 200), (20_003, 10_000)] {
+        let scene = Scene::stopped_at(NOW_US).await;
+        scene.attach(&ATTACH).await;
+        scene.add("hold work:1 1 '1 0 0 4 takeover' 1").await;
+        let add = "for n = 1, ARGV[1] do redis.call('ZADD', KEYS[1], 'inf', n) end";
+        let (key, others) = (scene.keys.objects_held(), others.to_string());
+        scene.run::<()>(&["EVAL", add, "1", &key, &others]).await;
+        let room = with(Suspects::of(5, false).full());
+        assert_eq!(scene.free(0..2, room).await.objects(), [""; 0]);
+        let due = scene.due("work:1").await;
+        assert_eq!(due, Some((NOW + wait_ms) as f64), "{others} others");
+    }
 }

@@ -456,6 +456,7 @@ async fn a_share() {
         "- - 10 2.5 4 1 3 adawhy",
         "100 normal - - - 7 1 a\nb",
         "1 low 3 0.125 1 7 0 ",
+        "1 low 9007199254740991 9007199254740991 9007199254740991 7 0 ",
         "x urgent - y z 7 0 ",
     ] {
         // A part that is not set is -1, and a priority that is not set is 9.

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use seriatim::control::shares::{Priority, Share};
 use seriatim::keys::Keys;
-use seriatim::wire::ClaimFirst;
+use seriatim::wire::{BatchResult, ClaimFirst};
 
 use super::{GROUPED, NO_SLOT, all_grouped, claim, counts, emit, grouped, hold, numbered};
 use crate::limits::set;
-use crate::scene::{BOUNDS, Scene};
+use crate::scene::{BOUNDS, Scene, reject, result, slots};
 use crate::support::Redis;
 
 /// A call groups 2,048 markers. If more are left, another call is of use even without a slot.
@@ -399,4 +399,55 @@ async fn a_call_reads_many_markers_in_few_commands() {
     claim(&scene, 1, GROUPED).await;
     let reads = scene.calls_of("lrange").await;
     assert!((1..20).contains(&reads), "LRANGE was called {reads} times");
+}
+
+/// The Redis user has lost the right to LRANGE. The call fails, and the group stays. It is not taken for
+/// a group without names.
+#[tokio::test]
+async fn a_group_whose_list_may_not_be_read_stays() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene.add("queue a 0 a:1..3").await;
+    scene.login("~* +@all -lrange").await;
+    scene.fails(GROUPED, slots(&[], 0..2)).await;
+    assert_eq!(scene.scores("event.groups").await, [("a".to_owned(), 0.0)]);
+}
+
+/// The Redis user has lost the right to ZADD, with which a group gets its pass. The call fails after it
+/// has taken a name from the list of the group. The number of names that are grouped is right.
+#[tokio::test]
+async fn the_number_of_names_is_right_after_a_call_that_fails() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene.add("queue a 0 a:1..3").await;
+    scene.login("~* +@all -zadd").await;
+    scene.fails(GROUPED, slots(&[], 0..1)).await;
+    assert_eq!(all_grouped(&scene).await, "a 0: a:2 a:3; 2");
+}
+
+/// Two slots have had one object. A call quarantines the object for one of them, and the other one lets
+/// it go, so it is due again. Its name is grouped. This call does not claim it, but the next one does.
+#[tokio::test]
+async fn a_grouped_object_that_the_call_has_quarantined_is_left_to_the_next_call() {
+    let given = "
+        own w.0 a:1 1 1; DEL event.worker:w.0:event; own w.1 a:1 2 2; DEL a:1:event.worker
+        LPUSH a:1:events 3; names a 0 a:1
+    ";
+    let scene = Scene::given(given).await;
+    let results = [
+        result("a:1", "1", 0, reject(None, 1, 1)),
+        result("a:1", "2", 1, BatchResult::Yield),
+    ];
+    let answer = scene.advance(GROUPED, slots(&results, 0..0)).await;
+    assert_eq!(answer.objects(), [""; 0]);
+    assert_eq!(claim(&scene, 1, GROUPED).await, ["a:1"]);
+}
+
+/// A call pauses 256 objects whose names are grouped, and does nothing else. Another call is of use for
+/// the other names.
+#[tokio::test]
+async fn a_call_that_only_pauses_grouped_objects_asks_for_another_one() {
+    let rule = "HSET event.rules 'pause a:*' '1 0 0 3 0 ada' next never";
+    let scene = Scene::given(&format!("queue a 0 a:1..300; {rule}")).await;
+    let answer = scene.free(0..300, GROUPED).await;
+    assert_eq!(answer.summary(), ", more");
+    assert_eq!(counts(&scene).await, (44, 0, 0));
 }

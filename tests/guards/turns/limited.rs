@@ -126,3 +126,17 @@ async fn a_group_gives_as_many_names_after_a_claim() {
     );
     assert_eq!(blocked(&scene).await, []);
 }
+
+/// The owner key of a held object has a wrong type, and its name is grouped. No slot claims the object,
+/// because a claim would pass over its held batch.
+#[tokio::test]
+async fn a_wrong_owner_key_of_a_grouped_object_is_found_at_a_limit() {
+    let scene = with_limit().await;
+    let given = "
+        hold a:1 9999999999999 '7 0 1 0 retry: soon' 1; DEL a:1:event.worker; LPUSH a:1:event.worker wrong
+        queue a 0 a:1
+    ";
+    scene.add(given).await;
+    assert_eq!(claim(&scene, 2, GROUPED).await, [""; 0]);
+    assert_eq!(scene.due("a:1").await, Some(f64::INFINITY));
+}
