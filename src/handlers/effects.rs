@@ -1,8 +1,12 @@
 //! The effects that a handler outside of this process asks for with its success.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
@@ -15,9 +19,9 @@ use crate::event::Json;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Effects {
-    emit: Vec<Emit>,
-    cancel: Vec<Cancel>,
-    schedule: Vec<Schedule>,
+    emit: Vec<Object<Emit>>,
+    cancel: Vec<Object<Cancel>>,
+    schedule: Vec<Object<Schedule>>,
     /// A result that is null is a result.
     #[serde(deserialize_with = "given")]
     result: Option<Box<RawValue>>,
@@ -25,6 +29,30 @@ pub struct Effects {
 
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// A value that is read from a JSON object only. serde would also take a list of the members.
+#[derive(Debug)]
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfMap<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for OfMap<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+
+        deserializer.deserialize_map(OfMap(PhantomData))
+    }
 }
 
 /// An event to queue.
@@ -72,7 +100,8 @@ impl Effects {
     /// # Errors
     /// If the text is no such object, or has other members.
     pub fn parse(json: &[u8]) -> serde_json::Result<Self> {
-        serde_json::from_slice(json)
+        let Object(effects) = serde_json::from_slice(json)?;
+        Ok(effects)
     }
 
     /// Gives the effects to the context of the handler. Cancels come before schedules.
@@ -80,15 +109,15 @@ impl Effects {
         let named = |member: &str, at: usize, error: &dyn std::fmt::Display| {
             Failure::transient(format!("the answer has a wrong {member}[{at}]: {error}"))
         };
-        for (at, emit) in self.emit.iter().enumerate() {
+        for (at, Object(emit)) in self.emit.iter().enumerate() {
             cx.emit(&emit.object, json(&emit.event))
                 .map_err(|error| named("emit", at, &error))?;
         }
-        for (at, cancel) in self.cancel.iter().enumerate() {
+        for (at, Object(cancel)) in self.cancel.iter().enumerate() {
             cx.cancel_schedule(&cancel.object, &cancel.key)
                 .map_err(|error| named("cancel", at, &error))?;
         }
-        for (at, wanted) in self.schedule.iter().enumerate() {
+        for (at, Object(wanted)) in self.schedule.iter().enumerate() {
             let mut schedule = cx.schedule(&wanted.object, json(&wanted.event));
             schedule = match (wanted.at_ms, wanted.after_ms) {
                 (Some(ms), None) => schedule.at(UNIX_EPOCH + Duration::from_millis(ms)),
@@ -121,4 +150,29 @@ impl Effects {
 
 fn json(raw: &RawValue) -> Json {
     Json::new(Bytes::copy_from_slice(raw.get().as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn effects_are_objects() {
+        for (json, why) in [
+            ("[]", "expected an object"),
+            (r#"{"emit":[["a",1]]}"#, "expected an object"),
+            (r#"{"cancel":[["a","k"]]}"#, "expected an object"),
+            (r#"{"schedule":["a"]}"#, "expected an object"),
+            (r#"{"emits":[]}"#, "unknown field `emits`"),
+            (r#"{"emit":null}"#, "invalid type: null"),
+        ] {
+            let error = Effects::parse(json.as_bytes()).expect_err(json).to_string();
+            assert!(error.contains(why), "{json}: {error}");
+        }
+        let event = "{ \"n\": 12345678901234567890 }";
+        let json = format!(r#"{{"result":null,"emit":[{{"event":{event},"object":"a"}}]}}"#);
+        let effects = Effects::parse(json.as_bytes()).expect("effects");
+        assert_eq!(effects.emit[0].0.event.get(), event);
+        assert_eq!(effects.result.expect("a result").get(), "null");
+    }
 }

@@ -21,9 +21,13 @@ use crate::command::Command;
 use crate::exec::{ExecError, Options};
 use crate::program::log;
 
-/// The exit codes of sysexits.h that have a meaning: the sink is unavailable, and a transient failure.
-const UNAVAILABLE: i32 = 69;
+/// The exit code of sysexits.h for a transient failure.
 const TRANSIENT: i32 = 75;
+/// The exit codes for a sink that is unavailable: that of sysexits.h, and those with which shells and `env`
+/// say that a program cannot be executed or is not there.
+const UNAVAILABLE: [i32; 3] = [69, 126, 127];
+/// A shell ends with this number and the number of the signal that has ended its program.
+const SIGNAL: i32 = 128;
 /// If the delivery of a batch takes longer than this, the events delivered so far are committed.
 const COMMIT_AFTER: Duration = Duration::from_secs(1);
 /// The time for which the standard error of a process that has ended is read.
@@ -36,8 +40,8 @@ const REST_WITHIN: Duration = Duration::from_secs(1);
 /// |---|---|
 /// | exit code 0 | delivered |
 /// | 75 (`EX_TEMPFAIL`) | [`Stop::Transient`] |
-/// | 69 (`EX_UNAVAILABLE`) | [`Stop::Unavailable`] |
-/// | a signal | [`Stop::Crashed`] |
+/// | 69 (`EX_UNAVAILABLE`); 126 and 127 (a shell cannot start the program) | [`Stop::Unavailable`] |
+/// | a signal; 129 to 192 (a shell whose program has ended by a signal) | [`Stop::Crashed`] |
 /// | any other exit code | [`Stop::Rejected`], with the end of its standard error |
 /// | none within [`Options::timeout`] | it gets SIGTERM and, after [`Options::cancel`], SIGKILL: [`Stop::Transient`] |
 ///
@@ -188,7 +192,8 @@ fn meaning(status: ExitStatus, said: &str) -> Result<(), Stop> {
     match (status.code(), status.signal()) {
         (Some(0), _) => Ok(()),
         (Some(TRANSIENT), _) => Err(Stop::transient(error)),
-        (Some(UNAVAILABLE), _) => Err(Stop::unavailable(error)),
+        (Some(code), _) if UNAVAILABLE.contains(&code) => Err(Stop::unavailable(error)),
+        (Some(code), _) if (SIGNAL + 1..SIGNAL + 65).contains(&code) => Err(Stop::crashed(error)),
         (_, Some(_)) => Err(Stop::crashed(error)),
         _ => Err(Stop::rejected(error)),
     }

@@ -215,6 +215,12 @@ impl Exec {
         self.0.counts.read(self.0.children.len())
     }
 
+    /// Waits until a program has said hello. A worker that should claim nothing before, begins after this
+    /// call.
+    pub async fn ready(&self) {
+        self.0.counts.until_ready().await;
+    }
+
     /// Asks the programs to end, and kills those that do not end in time. Call it after the worker
     /// has ended. Without this call the same begins when the last clone is dropped, as long as the runtime
     /// lives.

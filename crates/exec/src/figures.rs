@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use tokio::sync::Notify;
+
 /// The figures of a sink. A read is not a snapshot of one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -25,9 +27,22 @@ pub(crate) struct Counts {
     batches: AtomicUsize,
     starts: AtomicU64,
     crashes: AtomicU64,
+    /// Wakes those who wait for a ready program.
+    has_changed: Notify,
 }
 
 impl Counts {
+    /// Waits until a program is ready.
+    pub(crate) async fn until_ready(&self) {
+        loop {
+            let changed = self.has_changed.notified();
+            if self.ready.load(Ordering::Relaxed) > 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     pub(crate) fn started(&self) {
         self.starts.fetch_add(1, Ordering::Relaxed);
     }
@@ -44,6 +59,9 @@ impl Counts {
             (&self.batches, before.1, now.1),
         ] {
             count.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        }
+        if before.0 != now.0 {
+            self.has_changed.notify_waiters();
         }
     }
 

@@ -31,8 +31,10 @@ const WRITE_BYTES: usize = 256 * 1024;
 const LOGGED_MAX: usize = 4096;
 /// The longest text of the last lines of an output, in bytes.
 const END_BYTES_MAX: usize = 1000;
-/// The most lines of a dead program that are read.
+/// The most lines of a dead program that are read, and their most bytes. A pipe has at most 1 MiB, and a
+/// line at most 4 MiB.
 const REST_MAX: usize = 16_384;
+const REST_BYTES_MAX: usize = 8 << 20;
 /// The time from a failed write to the report that the program has closed its input. A program that
 /// has ended has closed it, too, and its end is reported first.
 const CLOSED_AFTER: Duration = Duration::from_secs(1);
@@ -70,6 +72,8 @@ pub(crate) struct Program {
     /// The bytes of the lines that the program has not read.
     unread: Arc<AtomicUsize>,
     received: mpsc::Receiver<Received>,
+    /// The bytes of all lines that were read.
+    bytes: Arc<AtomicUsize>,
     /// The tasks of the pipes. They end with this value.
     writer: JoinSet<()>,
     _reader: JoinSet<()>,
@@ -126,9 +130,11 @@ impl Program {
         let (mut writer, mut reader, unread) = (JoinSet::new(), JoinSet::new(), Arc::default());
         let weak = messages.downgrade();
         writer.spawn(write(input, to_write, Arc::clone(&unread), weak));
-        reader.spawn(read(output, messages));
+        let bytes = Arc::default();
+        reader.spawn(read(output, messages, Arc::clone(&bytes)));
         Self {
             process,
+            bytes,
             input: Some(lines),
             unread,
             received,
@@ -196,9 +202,13 @@ impl Program {
         };
         let mut received = Vec::new();
         if let Some(process) = &mut self.process {
+            let before = self.bytes.load(Ordering::Relaxed);
+            let rest = || self.bytes.load(Ordering::Relaxed).wrapping_sub(before);
             let read = async {
+                // Another process that has left the group may still write.
                 while let Some(line) = self.received.recv().await
                     && received.len() < REST_MAX
+                    && rest() < REST_BYTES_MAX
                 {
                     received.push(line);
                 }
@@ -266,7 +276,12 @@ async fn write(
 }
 
 /// Reads lines until the end of the output, or until a line breaks the protocol.
-async fn read(stdout: impl AsyncRead + Unpin, messages: mpsc::Sender<Received>) {
+/// `bytes`: counts the bytes of the lines.
+async fn read(
+    stdout: impl AsyncRead + Unpin,
+    messages: mpsc::Sender<Received>,
+    bytes: Arc<AtomicUsize>,
+) {
     let mut stdout = BufReader::with_capacity(64 * 1024, stdout);
     let mut line = Vec::new();
     loop {
@@ -284,6 +299,7 @@ async fn read(stdout: impl AsyncRead + Unpin, messages: mpsc::Sender<Received>) 
             None => return,
         };
         let is_wrong = received.is_err();
+        bytes.fetch_add(line.len(), Ordering::Relaxed);
         if messages.send(received).await.is_err() || is_wrong {
             return;
         }

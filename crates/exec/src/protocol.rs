@@ -134,6 +134,10 @@ pub(crate) fn parse(line: &[u8]) -> Result<Message, String> {
         cut(&mut text, ERROR_BYTES_MAX);
         text
     };
+    // A list would be read as the members of a line in the order of their declaration.
+    if !line.trim_ascii_start().starts_with(b"{") {
+        return Err(wrong(&"it is no JSON object"));
+    }
     let line: Line<'_> = serde_json::from_slice(line).map_err(|error| wrong(&error))?;
     let missing = |member: &str| wrong(&format_args!("missing field `{member}`"));
     match line.word {

@@ -68,6 +68,8 @@ async fn each_event_has_a_process_of_its_own_in_order() {
     Stop::rejected("exit status: 1: bad card é")
 )]
 #[case("kill -9 $$", Stop::crashed("signal: 9 (SIGKILL)"))]
+#[case("exit 137", Stop::crashed("exit status: 137"))]
+#[case("exec no-such-program 2>&-", Stop::unavailable("exit status: 127"))]
 #[case("exec 0<&-; exit 3", Stop::rejected("exit status: 3"))]
 #[tokio::test]
 async fn the_end_of_the_process_is_the_result(#[case] script: &str, #[case] stop: Stop) {

@@ -24,6 +24,7 @@ use seriatim_console::replicas::Replicas;
 use seriatim_console::units::{bytes, time};
 use seriatim_web::listen::address::Address;
 use sink::{ExecArgs, HttpArgs, Opened};
+use spec::Spec;
 use supervised::Supervised;
 
 /// Module name for log filters: the library's worker.
@@ -305,6 +306,13 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
         .transpose()?;
     #[cfg(feature = "otlp")]
     let stop = shutdown.clone();
+    // The events of a worker without a program would wait, and count a crash if the program never comes.
+    if let (Spec::Stdio, Some(exec)) = (&spec, &exec) {
+        tokio::select! {
+            () = exec.ready() => {}
+            () = shutdown.stopped() => {}
+        }
+    }
     let stopped = worker.run(shutdown).await;
     if let Some(exec) = exec {
         exec.close().await;
