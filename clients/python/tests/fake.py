@@ -82,6 +82,16 @@ class FakeWorker:
         assert line is not None, self.log.read_text()
         return line
 
+    def delivered(self, batch: int, last: int, first: int = 10) -> list[int]:
+        """Reads an `ok` for each event from `first` to `last`. It may cover those before it. Returns the ids."""
+        ids = [first - 1]
+        while ids[-1] < last:
+            line = self.answer()
+            assert line == {"type": "ok", "batch": batch, "id": line["id"]}
+            assert ids[-1] < line["id"] <= last
+            ids.append(line["id"])
+        return ids[1:]
+
     def is_silent(self) -> bool:
         """Returns whether there is no line after a later batch has been answered."""
         number = self.batch("ok", object="silent")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
-from seriatim import AsyncContext, Context, HandlerEnded, HandlerFull, Json, Postponed, Transient, Worker
+from seriatim import AsyncContext, Cancelled, Context, HandlerEnded, HandlerFull, Json, Postponed, Transient, Worker
 from seriatim.testing import HandlerTest
 
 worker = Worker(namespace="shop")
@@ -161,6 +162,57 @@ def test_the_facts_of_an_event() -> None:
     text = '{"type": "facts", "traceparent": "00-1"}'
     ran = HandlerTest(worker).run("order:1", Json(text), id=12, prev=7, attempt=3, crashes=1)
     assert ran.result == [12, 7, "order:1", "facts", 3, 1, text, "00-1", ["test", 12]]
+
+
+def test_parts_of_the_context_that_are_made_late() -> None:
+    worker, kept = Worker(), []
+
+    @worker.on("plain")
+    def plain(event: Any, cx: Context) -> None:
+        kept.append(cx)
+
+    @worker.on("looks")
+    def looks(event: Any, cx: Context) -> None:
+        try:
+            while True:
+                cx.raise_if_cancelled()
+        finally:
+            assert cx.cancelled.is_set()
+            with pytest.raises(Cancelled):
+                cx.once("a", lambda: 1)
+            with pytest.raises(Cancelled):
+                cx._store("a", 1)[0].result()
+
+    test = HandlerTest(worker)
+    test.run("a", {"type": "plain"}).assert_delivered()
+    with pytest.raises(HandlerEnded):
+        kept[0].emit("a", 1)
+    assert not kept[0].cancelled.is_set()
+    assert test.run("a", {"type": "looks"}, cancel_after=0.01).outcome == "cancelled"
+
+
+def test_threads_of_a_handler_share_its_context() -> None:
+    worker = Worker()
+
+    @worker.on_other
+    def shares(event: Any, cx: Context) -> None:
+        cx.own = 1  # type: ignore[attr-defined]
+        start, found = threading.Barrier(8), []
+
+        def look() -> None:
+            start.wait()
+            found.append((cx.cancelled, cx._ledger, cx._effects, cx._lock("a")))
+
+        threads = [threading.Thread(target=look) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        cx.result([len(found), len(set(found))])
+
+    test = HandlerTest(worker)
+    for id in range(1, 51):
+        assert test.run("a", {}, id=id).result == [8, 1]
 
 
 def test_input_is_checked_as_by_an_emitter() -> None:

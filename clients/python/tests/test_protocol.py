@@ -50,22 +50,54 @@ def test_events_stay_byte_for_byte(seed: int) -> None:
         '"attempts":1',
         '"crashes":2',
         f'"events":{blank}[{(blank + "," + blank).join(envelopes)}]{blank}',
-        f'"once":{{{json.dumps(name)}:{texts[0]}}}',
         f'"new":{texts[-1]}',
         '"token":"T"',
     ]
+    has_once = random_.random() < 0.5
+    if has_once:
+        members.append(f'"once":{{{json.dumps(name)}:{texts[0]}}}')
     random_.shuffle(members)
     raw = ("{" + blank + f"{blank},{blank}".join(members) + "}" + blank + "\n").encode()
     line = protocol.parse(raw)
     assert isinstance(line, protocol.BatchLine)
     assert (line.batch, line.object, line.attempts, line.crashes, line.token) == (3, name, 1, 2, "T")
-    assert [event.payload for event in line.events] == texts
-    assert [event.event for event in line.events] == [json.loads(text) for text in texts]
-    assert [(event.id, event.prev) for event in line.events] == [(10 + at, at) for at in range(len(texts))]
-    assert line.once == {name: texts[0]}
+    assert [line.payload(at) for at in range(len(texts))] == texts
+    assert [event for _, _, event in line.events] == [json.loads(text) for text in texts]
+    assert [(id, prev) for id, prev, _ in line.events] == [(10 + at, at) for at in range(len(texts))]
+    assert line.once == ({name: texts[0]} if has_once else {})
     for end in range(1, len(raw) - 2, 7):
         with pytest.raises(protocol.ProtocolError):
             protocol.parse(raw[:end])
+
+
+def test_both_ways_to_read_a_line_agree() -> None:
+    event = '{"type":"a","n":[1.0,{"events":[]}],"n":2}'
+    text = f'{{"type":"batch","batch":1,"new":{{}},"events":[{{"id":3,"prev":2,"event":1,"event":{event}}}]}}\r'
+    fast = protocol._fast(text)
+    assert fast is not None
+    assert fast == protocol._slow(text)
+    assert protocol._fast('{"type":"once","once":{"a":1.0}}') is None
+    assert protocol._fast('{"events":{}}') is None
+
+
+def test_a_value_that_python_cannot_read_is_of_its_event_only() -> None:
+    texts = ["1", "[NaN]", "7" * 5000, "[" * 100_000 + "]" * 100_000, '{"a": 1.0}']
+    events = ",".join(f'{{"id":{at},"prev":0,"object":"a","event":{text}}}' for at, text in enumerate(texts))
+    raw = f'{{"type":"batch","batch":1,"object":"a","attempts":0,"crashes":0,"events":[{events}]}}'.encode()
+    line = protocol.parse(raw)
+    assert isinstance(line, protocol.BatchLine)
+    assert [isinstance(event, ValueError) for _, _, event in line.events] == [False, True, True, True, False]
+    assert [line.payload(at) for at in range(len(texts))] == texts
+
+
+@pytest.mark.parametrize(
+    "event",
+    ["5", "{}", '{"prev":0,"event":1}', '{"id":1,"event":1}', '{"id":1,"prev":0}', '{"id":[],"prev":0,"event":1}'],
+)
+def test_a_wrong_envelope_is_refused(event: str) -> None:
+    line = f'{{"type":"batch","batch":1,"object":"a","attempts":0,"crashes":0,"events":[{event}]}}'
+    with pytest.raises(protocol.ProtocolError, match="is not of the protocol"):
+        protocol.parse(line.encode())
 
 
 @pytest.mark.parametrize(

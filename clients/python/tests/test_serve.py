@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,125 @@ def ok(batch: int, id: int = 10) -> dict[str, Any]:
     return {"type": "ok", "batch": batch, "id": id}
 
 
-@pytest.mark.parametrize("type_", ["ok", "async ok"])
+@pytest.mark.parametrize("type_", ["ok", "async ok", "async at once"])
 def test_the_events_of_a_batch_are_answered_in_order(fake: FakeWorker, type_: str) -> None:
     batch = fake.batch(*[type_] * 50)
-    assert [fake.answer() for _ in range(50)] == [ok(batch, 10 + at) for at in range(50)]
+    fake.delivered(batch, 59)
+    assert fake.is_silent()
+
+
+@pytest.mark.parametrize("first", ["ok", "async ok", "async at once"])
+@pytest.mark.parametrize("second", ["until", "async until", "forever", "block", "spin", "async spin"])
+def test_an_answer_does_not_wait_for_the_next_handler(fake: FakeWorker, first: str, second: str) -> None:
+    batch = fake.batch(first, second, first)
+    fake.noted(second)
+    assert fake.answer() == ok(batch)
+    assert not (fake.folder / "spun").exists()
+
+
+@pytest.mark.parametrize("types", ["ok", "async at once", "ok|async at once|async ok"])
+def test_many_batches_are_answered_in_full(fake: FakeWorker, types: str) -> None:
+    """As many at a time as the program wants."""
+    kinds, last, open_ = types.split("|"), {}, {}
+    for at in range(300):
+        count = at % 7 + 1
+        batch = fake.batch(*[kinds[(at + n) % len(kinds)] for n in range(count)], object=f"o{at}")
+        last[batch], open_[batch] = 9 + count, 9
+        while len(open_) == 4 or (at == 299 and open_):
+            line = fake.answer()
+            assert line == ok(line["batch"], line["id"])
+            assert open_[line["batch"]] < line["id"] <= last[line["batch"]]
+            open_[line["batch"]] = line["id"]
+            if line["id"] == last[line["batch"]]:
+                del open_[line["batch"]]
+
+
+def test_asynchronous_handlers_that_never_wait_let_others_run(fake: FakeWorker) -> None:
+    long = fake.batch(*["async busy"] * 200)
+    fake.noted("async busy")
+    short = fake.batch("async ok", object="b")
+    ids, is_short = [], False
+    while not is_short:
+        line = fake.answer()
+        is_short = line == ok(short)
+        if not is_short:
+            assert line["batch"] == long
+            ids.append(line["id"])
+    assert not ids or ids[-1] < 209
+    fake.delivered(long, 209, ids[-1] + 1 if ids else 10)
+
+
+@pytest.mark.parametrize("type_", ["async cancels itself", "async leaves a cancel"])
+def test_a_late_cancel_meets_no_other_handler(fake: FakeWorker, type_: str) -> None:
+    """A handler that waits has its task for itself, and one that has cancelled its own task is the last one in it."""
+    first = fake.batch(type_, "async until", object="a")
+    second = fake.batch("async until", object="b")
+    assert fake.answer() == ok(first)
+    fake.noted("late")
+    (fake.folder / "go").touch()
+    answers = [fake.answer(), fake.answer()]
+    assert ok(first, 11) in answers
+    assert ok(second) in answers
+    assert not (fake.folder / "cancelled").exists()
+
+
+def test_a_task_that_is_cancelled_before_it_begins_leaves_no_event_behind(fake: FakeWorker) -> None:
+    first = fake.batch("async cancels tasks", object="a")
+    fake.noted("async cancels tasks")
+    second = fake.batch("async at once", object="b")
+    answers = [fake.answer(), fake.answer()]
+    assert ok(first) in answers
+    assert ok(second) in answers
+
+
+def test_a_handler_that_waits_has_a_task_for_itself(fake: FakeWorker) -> None:
+    last = {fake.batch(*["async task"] * 5, object=name): 9 for name in "abcd"}
+    while set(last.values()) != {14}:
+        line = fake.answer()
+        assert line == ok(line["batch"], line["id"])
+        assert line["id"] > last[line["batch"]]
+        last[line["batch"]] = line["id"]
+    assert not (fake.folder / "shared task").exists()
+
+
+@pytest.mark.parametrize("type_", ["payload", "async payload"])
+def test_the_text_of_an_event_is_byte_for_byte(fake: FakeWorker, type_: str) -> None:
+    texts = [
+        f'{{"type":"{type_}","n":1.0e+2,"n":-0}}',
+        f'{{ "type" : "{type_}" ,\t"é\\u00e9":["\\"]}}",  1.10] }}',
+        f'{{"type":"{type_}","event":{{"id":1,"events":[{{"event":2}}]}}}}',
+    ]
+    for at, text in enumerate(texts):
+        batch = 700 + at
+        one = '{"id":%d,"prev":0,"object":"a","event":%s}'
+        events = ",".join([one % (10, '{"type":"ok","x":[]}'), one % (11, text), one % (12, '{"type":"ok"}')])
+        begin = f'{{"type":"batch","batch":{batch},"object":"a","attempts":0,"crashes":0,"token":"T",'
+        fake.raw(f'{begin}"events":[{events}]}}'.encode())
+        assert fake.answer() == ok(batch)
+        assert fake.answer() == {**ok(batch, 11), "result": text}
+
+
+def test_a_line_may_come_in_pieces(fake: FakeWorker) -> None:
+    assert fake.process.stdin is not None
+    line = (
+        b'{"type":"batch","batch":1,"object":"\xc3\xa9","attempts":0,"crashes":0,"events":'
+        b'[{"id":10,"prev":0,"object":"\xc3\xa9","event":{"type":"ok"}}]}\r\n'
+    )
+    for at in range(len(line)):
+        fake.process.stdin.write(line[at : at + 1])
+        fake.process.stdin.flush()
+        if at % 16 == 0:
+            time.sleep(0.001)
+    assert fake.answer() == ok(1)
+    fake.process.stdin.write(line[:-2])
+    fake.process.stdin.flush()
+    assert fake.end() == 0
+    assert fake.next() is None, "a line without its end does not count"
 
 
 def test_a_batch_may_mix_kinds_of_handlers(fake: FakeWorker) -> None:
     batch = fake.batch("ok", "async ok", "ok", "async ok")
-    assert [fake.answer() for _ in range(4)] == [ok(batch, 10 + at) for at in range(4)]
+    fake.delivered(batch, 13)
 
 
 def test_several_batches_run_at_the_same_time(fake: FakeWorker) -> None:
@@ -107,8 +218,7 @@ def test_a_cancel_of_an_event_with_a_result_is_ignored(fake: FakeWorker) -> None
     fake.say(type="cancel", batch=batch, id=10)
     assert fake.is_silent()
     (fake.folder / "go").touch()
-    assert fake.answer() == ok(batch, 11)
-    assert fake.answer() == ok(batch, 12)
+    fake.delivered(batch, 12, 11)
     assert not (fake.folder / "until was cancelled").exists()
 
 

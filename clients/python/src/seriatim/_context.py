@@ -8,17 +8,19 @@ import threading
 import time
 from collections.abc import Awaitable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Optional, TypeVar, Union, cast, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar, Union, cast, overload
 
 from . import _json
 from ._effects import EFFECT_BYTES_MAX, Effects
 from ._flows import Core
 from ._ledger import SUBTASK_BYTES_MAX, SUBTASK_VALUE_BYTES_MAX, SUBTASKS_MAX, Ledger
-from ._names import Keys
 from ._schedule import Instant, Span, later
 from .errors import InvalidEvent, shown
 from .outcomes import Cancelled, Rejected, Transient
+
+if TYPE_CHECKING:
+    from ._batch import Batch
 
 T = TypeVar("T")
 
@@ -32,48 +34,124 @@ class Fence(NamedTuple):
     id: int
 
 
-@dataclass(frozen=True)
-class Facts:
-    """The facts about an event in hand."""
-
-    id: int
-    prev: int
-    object: str
-    type: Optional[str]
-    attempt: int
-    crashes: int
-    token: Optional[str]
-    payload: str
-    traceparent: Optional[str]
-    timeout_ms: Optional[int]
-
-
 class _Context:
-    def __init__(self, facts: Facts, keys: Keys, ledger: Ledger) -> None:
-        self._core = Core(keys)
-        self._ledger = ledger
-        self._effects = Effects(keys, sum(len(value) for value in ledger.done.values()))
+    """The parts that few handlers use are made when they are used first, maybe by several threads at once.
+
+    So the end of the handler and a cancel first set a mark, and then look for the part. Who makes a part first
+    shows it, and then looks for the mark.
+    """
+
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_at",
+        "_batch",
+        "_event",
+        "_has_ended",
+        "_is_cancelled",
+        "_made_effects",
+        "_made_ledger",
+        "attempt",
+        "crashes",
+        "deadline",
+        "id",
+        "object",
+        "prev",
+        "token",
+        "traceparent",
+        "type",
+    )
+
+    def __init__(
+        self, batch: Batch, at: int, id: int, prev: int, type: Optional[str], traceparent: Optional[str]
+    ) -> None:
+        line, timeout = batch.line, batch.setting.timeout
+        self._batch = batch
+        self._at = at
+        self._event: Optional[threading.Event] = None
+        self._made_effects: Optional[Effects] = None
+        self._made_ledger: Optional[Ledger] = None
+        self._has_ended = False
+        self._is_cancelled = False
         #: The event's id, and the id of the event of the object that was delivered last before it, or 0.
-        self.id = facts.id
-        self.prev = facts.prev
-        self.object = facts.object
+        self.id = id
+        self.prev = prev
+        self.object = line.object
         #: The member `type` of the event, if this is a text.
-        self.type = facts.type
+        self.type = type
         #: The number of this attempt, from 1. A crash is not an attempt.
-        self.attempt = facts.attempt
+        self.attempt = 1 if at else line.attempts + 1
         #: The number of crashes of programs and workers with this event in hand.
-        self.crashes = facts.crashes
+        self.crashes = 0 if at else line.crashes
         #: The token of the worker process.
-        self.token = facts.token
-        #: The event as text, as it was emitted: without the blanks around it, and with blanks for line ends.
-        self.payload = facts.payload
+        self.token = line.token
         #: The member `traceparent` of the event, if this is a text.
-        self.traceparent = facts.traceparent
-        #: Set when the worker asks for the end of the handler: its time is over, or another worker may have
-        #: the event. Work after that is in vain.
-        self.cancelled = threading.Event()
+        self.traceparent = traceparent
         #: The time, by `time.monotonic()`, at which the handler is cancelled; `None`: never.
-        self.deadline = None if facts.timeout_ms is None else time.monotonic() + facts.timeout_ms / 1000
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+
+    @property
+    def payload(self) -> str:
+        """The event as text, as it was emitted: without the blanks around it, and with blanks for line ends."""
+        return self._batch.line.payload(self._at)
+
+    @property
+    def cancelled(self) -> threading.Event:
+        """Set when the worker asks for the end of the handler: its time is over, or another worker may have
+        the event. Work after that is in vain."""
+        event = self._event
+        if event is None:
+            event = self._event = cast(threading.Event, self.__dict__.setdefault("_event", threading.Event()))
+            if self._is_cancelled:
+                event.set()
+        return event
+
+    @property
+    def _effects(self) -> Effects:
+        made = self._made_effects
+        if made is None:
+            used = sum(map(len, self._batch.line.once.values())) if self._at == 0 else 0
+            own = Effects(self._batch.setting.keys, used)
+            made = self._made_effects = cast(Effects, self.__dict__.setdefault("_effects", own))
+            if self._has_ended:
+                made.end()
+        return made
+
+    @property
+    def _ledger(self) -> Ledger:
+        made = self._made_ledger
+        if made is None:
+            batch = self._batch
+            done = dict(batch.line.once) if self._at == 0 else {}
+            own = Ledger(done, partial(batch.store, batch.number, self.id))
+            made = self._made_ledger = cast(Ledger, self.__dict__.setdefault("_ledger", own))
+            if self._is_cancelled:
+                made.cancel(_cancelled())
+        return made
+
+    def _fire(self) -> None:
+        """Cancels the handler."""
+        self._is_cancelled = True
+        if self._event is not None:
+            self._event.set()
+        if self._made_ledger is not None:
+            self._made_ledger.cancel(_cancelled())
+
+    def _was_cancelled(self) -> bool:
+        event = self._event
+        return self._is_cancelled if event is None else event.is_set()
+
+    def _under_way(self) -> Optional[Future[None]]:
+        """Returns the store of a subtask that waits for its reply."""
+        return None if self._made_ledger is None else self._made_ledger.under_way()
+
+    def _end(self) -> Optional[Effects]:
+        """Ends the handler: after this, nothing can be added to its effects."""
+        self._has_ended = True
+        effects = self._made_effects
+        if effects is not None:
+            effects.end()
+        return effects
 
     @property
     def fence(self) -> Fence:
@@ -86,8 +164,8 @@ class _Context:
 
     def raise_if_cancelled(self) -> None:
         """Raises `Cancelled` if the worker has asked for the end of the handler."""
-        if self.cancelled.is_set():
-            raise Cancelled("the handler was cancelled")
+        if self._was_cancelled():
+            raise _cancelled()
 
     def emit(self, object: str, event: Any) -> None:
         """Emits an event with the success of the handler, exactly once. If the handler fails, nothing is emitted."""
@@ -106,7 +184,14 @@ class _Context:
     ) -> str:
         """Schedules an event with the success of the handler. `after` counts from then. Returns the key."""
         draft = later(
-            self._core, object, event, after=after, at=at, key=key, keep_time=keep_time, keep_first=keep_first
+            Core(self._batch.setting.keys),
+            object,
+            event,
+            after=after,
+            at=at,
+            key=key,
+            keep_time=keep_time,
+            keep_first=keep_first,
         )
         self._effects.schedule(draft)
         return draft.key
@@ -156,12 +241,19 @@ class _Context:
         return self._ledger.store(name, encoded), encoded
 
 
+def _cancelled() -> Cancelled:
+    return Cancelled("the handler was cancelled")
+
+
 class Context(_Context):
     """The context of a handler that is a plain function. It runs in a thread."""
 
-    def __init__(self, facts: Facts, keys: Keys, ledger: Ledger) -> None:
-        super().__init__(facts, keys, ledger)
-        self._locks: dict[str, threading.Lock] = {}
+    __slots__ = ()
+
+    def _lock(self, name: str) -> threading.Lock:
+        """Returns the lock of a subtask."""
+        locks: dict[str, threading.Lock] = self.__dict__.setdefault("_locks", {})
+        return locks.setdefault(name, threading.Lock())
 
     def once(self, name: str, run: Callable[[], T]) -> T:
         """Runs a subtask and returns its value. If the subtask is done, returns its stored value.
@@ -170,7 +262,7 @@ class Context(_Context):
         process dies between the success and the store. The value comes back as JSON gives it: a tuple is
         then a list.
         """
-        with self._locks.setdefault(name, threading.Lock()):
+        with self._lock(name):
             known = self._known(name)
             if known is None:
                 self.raise_if_cancelled()
@@ -183,9 +275,12 @@ class Context(_Context):
 class AsyncContext(_Context):
     """The context of a handler that is an `async def` function. It runs in the event loop."""
 
-    def __init__(self, facts: Facts, keys: Keys, ledger: Ledger) -> None:
-        super().__init__(facts, keys, ledger)
-        self._locks: dict[str, asyncio.Lock] = {}
+    __slots__ = ()
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        """Returns the lock of a subtask."""
+        locks: dict[str, asyncio.Lock] = self.__dict__.setdefault("_locks", {})
+        return locks.setdefault(name, asyncio.Lock())
 
     @overload
     async def once(self, name: str, run: Callable[[], Awaitable[T]]) -> T: ...
@@ -193,7 +288,7 @@ class AsyncContext(_Context):
     async def once(self, name: str, run: Callable[[], T]) -> T: ...
     async def once(self, name: str, run: Callable[[], Union[Awaitable[T], T]]) -> T:
         """As `Context.once`. `run` may return an awaitable."""
-        async with self._locks.setdefault(name, asyncio.Lock()):
+        async with self._lock(name):
             known = self._known(name)
             if known is None:
                 returned = run()

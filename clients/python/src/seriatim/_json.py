@@ -40,7 +40,7 @@ def _nothing(_: str) -> None:
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _CHECKER = json.JSONDecoder(parse_constant=_refuse, parse_int=_nothing, parse_float=_nothing)
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
-_BLANKS = " \t\n\r"
+BLANKS = " \t\n\r"
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 _SCALAR = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[-+.\w]+', re.DOTALL)
 
@@ -138,6 +138,6 @@ def end_of_value(text: str, at: int) -> int:
 
 
 def skip_blanks(text: str, at: int) -> int:
-    while at < len(text) and text[at] in _BLANKS:
+    while at < len(text) and text[at] in BLANKS:
         at += 1
     return at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from . import _json
@@ -27,27 +27,42 @@ class Hello:
     cancel_ms: int
 
 
-@dataclass(frozen=True)
-class Envelope:
-    """An event of a batch."""
-
-    id: int
-    prev: int
-    #: The event as text, and its value. The value is an exception if Python cannot read the text.
-    payload: str
-    event: Any
+#: An event of a batch: its id, the id before it, and its value. The value is an exception if Python cannot read it.
+Envelope = tuple[int, int, Any]
 
 
-@dataclass(frozen=True)
 class BatchLine:
-    batch: int
-    object: str
-    attempts: int
-    crashes: int
-    token: Optional[str]
-    events: list[Envelope]
-    #: The subtasks of the first event that are done, with their values as JSON texts.
-    once: dict[str, str] = field(default_factory=dict)
+    __slots__ = ("_payloads", "_text", "attempts", "batch", "crashes", "events", "object", "once", "token")
+
+    def __init__(
+        self,
+        batch: int,
+        object: str,
+        attempts: int,
+        crashes: int,
+        token: Optional[str],
+        events: list[Envelope],
+        once: dict[str, str],
+        text: str,
+    ) -> None:
+        self.batch = batch
+        self.object = object
+        self.attempts = attempts
+        self.crashes = crashes
+        self.token = token
+        self.events = events
+        #: The subtasks of the first event that are done, with their values as JSON texts.
+        self.once = once
+        self._text = text
+        self._payloads: Optional[list[str]] = None
+
+    def payload(self, at: int) -> str:
+        """Returns the text of an event, byte for byte. Few handlers ask for it, so it is found only then."""
+        if self._payloads is None:
+            self._payloads = _members(self._text, _json.skip_blanks(self._text, 0), {"events": _payloads})[0][
+                "events"
+            ].value
+        return self._payloads[at]
 
 
 @dataclass(frozen=True)
@@ -88,24 +103,38 @@ def parse(raw: bytes) -> Line:
     """Reads a line of the worker. Returns `None` for a line of an unknown type."""
     try:
         text = raw.decode()
-        found, end = _members(text, _json.skip_blanks(text, 0), {"events": _envelopes, "once": _texts})
-        if _json.skip_blanks(text, end) != len(text):
-            raise ValueError(f"the line goes on behind character {end}")
-        return _line({name: one.value for name, one in found.items()})
+        return _line(_fast(text) or _slow(text), text)
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         begin = raw[:60].decode(errors="replace")
         raise ProtocolError(f"the line {begin!r} is not of the protocol: {type(error).__name__}: {error}") from None
 
 
-def _line(line: dict[str, Any]) -> Line:
+def _fast(text: str) -> Optional[dict[str, Any]]:
+    """Reads a line as a whole. Returns `None` if this is not enough to know its members."""
+    try:
+        line, end = _json.read(text, 0)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or "once" in line or (end != len(text) and text[end:].strip(_json.BLANKS)):
+        return None
+    events = line.get("events")
+    if events is not None:
+        if not isinstance(events, list):
+            return None
+        line["events"] = [(int(one["id"]), int(one["prev"]), one["event"]) for one in events]
+    return line
+
+
+def _slow(text: str) -> dict[str, Any]:
+    """Reads a line member by member. An event that Python cannot read, and the values of subtasks, need this."""
+    found, end = _members(text, _json.skip_blanks(text, 0), {"events": _envelopes, "once": _texts})
+    if _json.skip_blanks(text, end) != len(text):
+        raise ValueError(f"the line goes on behind character {end}")
+    return {name: one.value for name, one in found.items()}
+
+
+def _line(line: dict[str, Any], text: str) -> Line:
     kind = line["type"]
-    if kind == "hello":
-        return Hello(
-            int(line["protocol"]),
-            int(line.get("line_bytes_max", LINE_BYTES_MAX)),
-            line.get("timeout_ms"),
-            int(line.get("cancel_ms", 5000)),
-        )
     if kind == "batch":
         if not line["events"]:
             raise ValueError("a batch has no events")
@@ -117,6 +146,14 @@ def _line(line: dict[str, Any]) -> Line:
             line.get("token"),
             line["events"],
             line.get("once", {}),
+            text,
+        )
+    if kind == "hello":
+        return Hello(
+            int(line["protocol"]),
+            int(line.get("line_bytes_max", LINE_BYTES_MAX)),
+            line.get("timeout_ms"),
+            int(line.get("cancel_ms", 5000)),
         )
     if kind == "cancel":
         return CancelLine(int(line["batch"]), int(line["id"]))
@@ -142,17 +179,25 @@ def _members(text: str, at: int, special: dict[str, _Read]) -> tuple[dict[str, _
     return members, at + 1
 
 
-def _envelopes(text: str, at: int) -> tuple[list[Envelope], int]:
-    """Reads the events of a batch. Each stays byte for byte."""
+def _elements(text: str, at: int) -> tuple[list[dict[str, _Found]], int]:
+    """Reads the events of a batch, member by member."""
     at = _sign(text, at, "[")
-    envelopes = []
+    elements = []
     while text[at] != "]":
         found, end = _members(text, at, {"event": _json.read_or_skip})
-        event = found["event"]
-        payload = text[event.begin : event.end]
-        envelopes.append(Envelope(int(found["id"].value), int(found["prev"].value), payload, event.value))
+        elements.append(found)
         at = _behind(text, end, "]")
-    return envelopes, at + 1
+    return elements, at + 1
+
+
+def _envelopes(text: str, at: int) -> tuple[list[Envelope], int]:
+    found, end = _elements(text, at)
+    return [(int(one["id"].value), int(one["prev"].value), one["event"].value) for one in found], end
+
+
+def _payloads(text: str, at: int) -> tuple[list[str], int]:
+    found, end = _elements(text, at)
+    return [text[one["event"].begin : one["event"].end] for one in found], end
 
 
 def _texts(text: str, at: int) -> tuple[dict[str, str], int]:
@@ -187,6 +232,11 @@ def line(**members: Any) -> bytes:
 
 def hello(concurrency: int, client: str) -> bytes:
     return line(type="hello", protocol=VERSION, concurrency=concurrency, client=client)
+
+
+def ok(batch: int, id: int) -> bytes:
+    """Returns the result of delivered events: of this one, and of those before it in the batch."""
+    return b'{"type":"ok","batch":%d,"id":%d}\n' % (batch, id)
 
 
 def bye() -> bytes:

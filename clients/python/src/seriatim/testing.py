@@ -25,7 +25,7 @@ from ._batch import Batch, Job, Setting
 from ._engine import call, call_async
 from ._handlers import Handlers
 from ._names import Keys
-from ._protocol import BatchLine, Envelope
+from ._protocol import BatchLine
 from .worker import Worker
 
 #: A value, or a function that tells whether an event matches. A dict matches an event that has its members.
@@ -127,6 +127,10 @@ def _matches(pattern: Pattern, event: Any) -> bool:
     return bool(pattern == event)
 
 
+def _line_of(payload: str) -> str:
+    return f'{{"events":[{{"event":{payload}}}]}}'
+
+
 class HandlerTest:
     """Runs the handlers of a worker on single events."""
 
@@ -192,7 +196,7 @@ class HandlerTest:
         if cancel_after is not None:
             done, _ = await asyncio.wait([task], timeout=cancel_after)
             if not done:
-                batch.cancel(job.envelope.id)
+                batch.cancel(job.id)
                 task.cancel()
         return self._end(batch, job, await task)
 
@@ -201,20 +205,21 @@ class HandlerTest:
     ) -> tuple[Batch, Job]:
         self._keys.object(object)
         payload = _json.one_line(_json.encode(event)).decode().strip()
-        envelope = Envelope(id, prev, payload, _json.decode(payload))
+        envelope = (id, prev, _json.decode(payload))
         known = self._once.setdefault((object, id), {})
-        line = BatchLine(1, object, attempt - 1, crashes, "test", [envelope], known)
+        line = BatchLine(1, object, attempt - 1, crashes, "test", [envelope], known, _line_of(payload))
         timeout_ms = None if timeout is None else int(timeout * 1000)
         setting = Setting(self._handlers, self._keys, timeout_ms, _LINE_BYTES_MAX)
-        batch = Batch(line, setting, lambda name, _: batch.replied(name, None))
+        batch = Batch(line, setting, lambda number, id, name, value: batch.replied(name, None))
         job = batch.next()
         assert job is not None
         return batch, job
 
     def _end(self, batch: Batch, job: Job, outcome: Optional[BaseException]) -> Ran:
-        done = job.ledger.done
-        self._once[batch.line.object, job.envelope.id] = done
-        line = json.loads(batch.end(job, outcome))
+        done = job.cx._ledger.done
+        self._once[batch.line.object, job.id] = done
+        raw = batch.end(job, outcome)
+        line: dict[str, Any] = {"type": "ok"} if raw is None else json.loads(raw)
         effects, is_ok = job.cx._effects, line["type"] == "ok"
         after_ms = line.get("retry_after_ms", line.get("after_ms"))
         scheduled = [

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,99 @@ def ok(event: Any, cx: Context) -> None:
 @worker.on("async ok")
 async def async_ok(event: Any, cx: AsyncContext) -> None:
     await asyncio.sleep(0)
+
+
+@worker.on("async at once")
+async def async_at_once(event: Any, cx: AsyncContext) -> None:
+    """Waits for nothing."""
+
+
+def spin(seconds: float) -> None:
+    """Keeps the interpreter."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+@worker.on("spin")
+def spins(event: Any, cx: Context) -> None:
+    note("spin")
+    spin(1)
+    note("spun")
+
+
+@worker.on("async spin")
+async def async_spins(event: Any, cx: AsyncContext) -> None:
+    note("async spin")
+    spin(1)
+    note("spun")
+
+
+@worker.on("async busy")
+async def async_busy(event: Any, cx: AsyncContext) -> None:
+    note("async busy")
+    spin(0.003)
+
+
+@worker.on("async cancels itself")
+async def async_cancels(event: Any, cx: AsyncContext) -> None:
+    """Ends before its cancel has an effect."""
+    own_task().cancel()
+    note("late")
+
+
+@worker.on("async leaves a cancel")
+async def async_leaves_a_cancel(event: Any, cx: AsyncContext) -> None:
+    """Cancels its task when it has ended."""
+    task = own_task()
+
+    def late() -> None:
+        task.cancel()
+        note("late")
+
+    asyncio.get_running_loop().call_later(0.05, late)
+    await asyncio.sleep(0)
+
+
+def own_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+@worker.on("async cancels tasks")
+async def async_cancels_tasks(event: Any, cx: AsyncContext) -> None:
+    """Cancels other tasks before they begin."""
+    note("async cancels tasks")
+    count = 0
+    while count < 10:
+        for task in asyncio.all_tasks() - {own_task()}:
+            if "_run_waiting" in repr(task.get_coro()):
+                task.cancel()
+                count += 1
+        await asyncio.sleep(0)
+
+
+used: list[asyncio.Task[Any]] = []
+
+
+@worker.on("async task")
+async def async_task(event: Any, cx: AsyncContext) -> None:
+    task = own_task()
+    await asyncio.sleep(0)
+    if task in used or task is not own_task():
+        note("shared task")
+    used.append(task)
+
+
+@worker.on("payload")
+def payload(event: Any, cx: Context) -> None:
+    cx.result(cx.payload)
+
+
+@worker.on("async payload")
+async def async_payload(event: Any, cx: AsyncContext) -> None:
+    cx.result(cx.payload)
 
 
 @worker.on("prints")
