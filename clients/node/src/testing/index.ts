@@ -4,9 +4,9 @@
  */
 import { AssertionError } from "node:assert";
 import { EVENT_BYTES_MAX, toJson } from "../event.js";
-import type { EventInHand } from "../worker/context.js";
+import { type EventInHand, Run } from "../worker/context.js";
 import { Cancelled, errorText } from "../worker/outcomes.js";
-import { begin } from "../worker/run.js";
+import { toEnd } from "../worker/run.js";
 import type { Worker } from "../worker/worker.js";
 import { type EmittedEvent, find, type Pattern, type ScheduledEvent, show } from "./patterns.js";
 
@@ -88,7 +88,8 @@ export class HandlerTest {
                 done.set(name, value);
             },
         };
-        const { run, ended } = begin(handlers, hand);
+        const run = new Run(hand);
+        const ended = toEnd(handlers, run);
         const cancel = () => run.cancel(new Cancelled("the test has cancelled the run"));
         const timer = options.timeout === undefined ? undefined : setTimeout(cancel, options.timeout);
         options.signal?.addEventListener("abort", cancel, { once: true });

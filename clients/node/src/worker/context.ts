@@ -40,20 +40,38 @@ export interface Fence {
 
 /** The state of a run, for the code that runs the handler. */
 export class Run {
-    readonly effects: Effects;
-    private readonly controller = new Lazy(() => new AbortController());
-    private reason: Cancelled | undefined;
-    private readonly cancels = new Set<(reason: Cancelled) => void>();
-    private readonly done: Map<string, string>;
-    /** Subtasks under way, so that two calls with one name run one after the other. */
-    private readonly turns = new Map<string, Promise<unknown>>();
-    private readonly names: Set<string>;
+    // Most handlers use few of these, so each is made when it is used first.
+    private made: Effects | undefined = undefined;
+    private controller: AbortController | undefined = undefined;
+    private subtasks: Subtasks | undefined = undefined;
+    private reason: Cancelled | undefined = undefined;
+    private isOver = false;
 
-    constructor(readonly hand: EventInHand) {
-        this.done = new Map(hand.done);
-        this.names = new Set(hand.done.keys());
-        const bytes = [...hand.done.values()].reduce((sum, json) => sum + Buffer.byteLength(json), 0);
-        this.effects = new Effects(hand.keys, bytes);
+    constructor(readonly hand: EventInHand) {}
+
+    get effects(): Effects {
+        if (this.made === undefined) {
+            const bytes = [...this.hand.done.values()].reduce(
+                (sum, json) => sum + Buffer.byteLength(json),
+                0,
+            );
+            this.made = new Effects(this.hand.keys, bytes);
+            if (this.isOver) {
+                this.made.end();
+            }
+        }
+        return this.made;
+    }
+
+    /** Whether the handler has done anything that takes effect with its success. */
+    get hasEffects(): boolean {
+        return this.made !== undefined && !this.made.isEmpty;
+    }
+
+    /** The handler has ended. */
+    end(): void {
+        this.isOver = true;
+        this.made?.end();
     }
 
     get isCancelled(): boolean {
@@ -61,9 +79,10 @@ export class Run {
     }
 
     get signal(): AbortSignal {
-        const { signal } = this.controller.value;
+        this.controller ??= new AbortController();
+        const { signal } = this.controller;
         if (this.reason !== undefined && !signal.aborted) {
-            this.controller.value.abort(this.reason);
+            this.controller.abort(this.reason);
         }
         return signal;
     }
@@ -73,12 +92,10 @@ export class Run {
             return;
         }
         this.reason = reason;
-        for (const cancel of this.cancels) {
+        for (const cancel of this.subtasks?.cancels ?? []) {
             cancel(reason);
         }
-        if (this.controller.isMade) {
-            this.controller.value.abort(reason);
-        }
+        this.controller?.abort(reason);
     }
 
     checkWorker(): void {
@@ -95,23 +112,26 @@ export class Run {
         if (bytes < 1 || bytes > SUBTASK_BYTES_MAX || !name.isWellFormed()) {
             throw new Rejected(`the name of a subtask has 1 to ${SUBTASK_BYTES_MAX} bytes, not ${bytes}`);
         }
-        if (!this.names.has(name) && this.names.size >= SUBTASKS_MAX) {
+        this.subtasks ??= new Subtasks(this.hand.done);
+        const { subtasks } = this;
+        const { names, turns } = subtasks;
+        if (!names.has(name) && names.size >= SUBTASKS_MAX) {
             throw new Transient(
                 `the handlers of one event name at most ${SUBTASKS_MAX} subtasks, and this one more was not run: guard several steps by ` +
                     `one subtask, or emit events whose handlers do the rest; subtasks that are done stay done; refused: ${JSON.stringify(name)}`,
             );
         }
-        this.names.add(name);
-        const turn = (this.turns.get(name) ?? Promise.resolve()).then(() => this.inTurn(name, run));
-        this.turns.set(
+        names.add(name);
+        const turn = (turns.get(name) ?? Promise.resolve()).then(() => this.inTurn(subtasks, name, run));
+        turns.set(
             name,
             turn.catch(() => undefined),
         );
         return await turn;
     }
 
-    private async inTurn(name: string, run: () => unknown): Promise<string> {
-        const stored = this.done.get(name);
+    private async inTurn(subtasks: Subtasks, name: string, run: () => unknown): Promise<string> {
+        const stored = subtasks.done.get(name);
         if (stored !== undefined) {
             return stored;
         }
@@ -133,17 +153,17 @@ export class Run {
                 `does not fit: the emits, results and values of one event have at most ${EFFECT_BYTES_MAX} bytes together`,
             );
         }
-        await this.unlessCancelled(this.hand.store(name, json));
-        this.done.set(name, json);
+        await this.unlessCancelled(subtasks, this.hand.store(name, json));
+        subtasks.done.set(name, json);
         return json;
     }
 
     /** Awaits a reply of the worker, which may not come after a cancel. */
-    private async unlessCancelled(reply: Promise<void>): Promise<void> {
+    private async unlessCancelled({ cancels }: Subtasks, reply: Promise<void>): Promise<void> {
         let cancel: ((reason: Cancelled) => void) | undefined;
         const cancelled = new Promise<never>((_, reject) => {
             cancel = reject;
-            this.cancels.add(reject);
+            cancels.add(reject);
             if (this.reason !== undefined) {
                 reject(this.reason);
             }
@@ -151,23 +171,23 @@ export class Run {
         try {
             await Promise.race([reply, cancelled]);
         } finally {
-            this.cancels.delete(cancel as (reason: Cancelled) => void);
+            cancels.delete(cancel as (reason: Cancelled) => void);
         }
     }
 }
 
-class Lazy<T> {
-    private made: T | undefined;
+/** The subtasks of a run. */
+class Subtasks {
+    readonly done: Map<string, string>;
+    readonly names: Set<string>;
+    /** Subtasks under way, so that two calls with one name run one after the other. */
+    readonly turns = new Map<string, Promise<unknown>>();
+    /** What a cancel calls. */
+    readonly cancels = new Set<(reason: Cancelled) => void>();
 
-    constructor(private readonly make: () => T) {}
-
-    get isMade(): boolean {
-        return this.made !== undefined;
-    }
-
-    get value(): T {
-        this.made ??= this.make();
-        return this.made;
+    constructor(done: ReadonlyMap<string, string>) {
+        this.done = new Map(done);
+        this.names = new Set(done.keys());
     }
 }
 

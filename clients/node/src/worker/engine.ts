@@ -3,14 +3,14 @@
  * same time. The engine knows no pipes: it gets lines and writes lines.
  */
 import type { Keys } from "../names.js";
-import type { EventInHand, Run } from "./context.js";
+import { type EventInHand, Run } from "./context.js";
 import type { Handlers } from "./handlers.js";
 import type { Log } from "./log.js";
 import { Cancelled, errorText, type Outcome, Transient } from "./outcomes.js";
 import type { Output } from "./output.js";
-import { type Batch, type Hello, type Line, ProtocolError } from "./protocol.js";
+import { type Batch, type Envelope, type Hello, type Line, ProtocolError } from "./protocol.js";
 import { rawEvents } from "./raw.js";
-import { begin, type Ended } from "./run.js";
+import { begin, type Ended, failed, succeeded } from "./run.js";
 
 /** The longest time in ms for which handlers run without a look at the worker's lines. */
 const TURN_MS = 20;
@@ -29,14 +29,90 @@ interface InHand {
     /** The texts of the events, when a handler has asked for one. */
     raw: string[] | undefined;
     /** The end of the last subtask's turn: a batch has one of them at a time. */
-    turn: Promise<void>;
+    turn: Promise<void> | undefined;
+}
+
+/** What the events use of their engine. */
+interface Link {
+    readonly keys: Keys;
+    readonly timeoutMs: number;
+    store(inHand: InHand, id: number, name: string, value: string): Promise<void>;
+}
+
+const NOTHING_DONE: ReadonlyMap<string, string> = new Map();
+
+/** An event of a batch, and the link to its engine. */
+class Hand implements EventInHand {
+    readonly id: number;
+    readonly prev: number;
+    readonly object: string;
+    readonly event: unknown;
+    private readonly at: number;
+    private stored: ReadonlyMap<string, string> | undefined = undefined;
+
+    constructor(
+        private readonly inHand: InHand,
+        envelope: Envelope,
+        /** The time at which the event began, in ms since 1970. */
+        private readonly began: number,
+        private readonly link: Link,
+    ) {
+        this.at = inHand.at;
+        this.id = envelope.id;
+        this.prev = envelope.prev;
+        this.object = inHand.batch.object;
+        this.event = envelope.event;
+    }
+
+    // The members of the batch are about its first event.
+    get attempt(): number {
+        return this.at === 0 ? this.inHand.batch.attempts + 1 : 1;
+    }
+
+    get crashes(): number {
+        return this.at === 0 ? this.inHand.batch.crashes : 0;
+    }
+
+    get token(): string | undefined {
+        return this.inHand.batch.token;
+    }
+
+    get deadline(): Date {
+        return new Date(this.began + this.link.timeoutMs);
+    }
+
+    get keys(): Keys {
+        return this.link.keys;
+    }
+
+    get done(): ReadonlyMap<string, string> {
+        if (this.at > 0) {
+            return NOTHING_DONE;
+        }
+        const { once } = this.inHand.batch;
+        this.stored ??= new Map(Object.entries(once).map(([name, value]) => [name, JSON.stringify(value)]));
+        return this.stored;
+    }
+
+    raw(): string {
+        this.inHand.raw ??= rawEvents(this.inHand.batch.line);
+        return this.inHand.raw[this.at] ?? "null";
+    }
+
+    store(name: string, value: string): Promise<void> {
+        return this.link.store(this.inHand, this.id, name, value);
+    }
 }
 
 export class Engine {
     private hello: Hello | undefined;
     private readonly batches = new Map<number, InHand>();
+    /** The objects of these batches. */
+    private readonly objects = new Set<string>();
+    /** The batches that have not begun. */
+    private readonly taken: InHand[] = [];
     private isDead = false;
-    private turnBegan = performance.now();
+    private turnBegan = Date.now();
     private whenIdle: (() => void)[] = [];
 
     constructor(
@@ -66,7 +142,7 @@ export class Engine {
 
     /** @throws {ProtocolError} */
     receive(line: Line): void {
-        this.turnBegan = performance.now();
+        this.turnBegan = Date.now();
         if (line.type === "hello") {
             if (this.hello !== undefined) {
                 throw new ProtocolError("the worker said hello twice");
@@ -115,8 +191,7 @@ export class Engine {
     }
 
     private take(batch: Batch, hello: Hello): void {
-        const isTwice = [...this.batches.values()].some((one) => one.batch.object === batch.object);
-        if (this.batches.has(batch.number) || isTwice) {
+        if (this.batches.has(batch.number) || this.objects.has(batch.object)) {
             throw new ProtocolError(
                 `the worker sent batch ${batch.number} beside another batch of its object or number`,
             );
@@ -128,73 +203,91 @@ export class Engine {
             at: 0,
             stored: undefined,
             raw: undefined,
-            turn: Promise.resolve(),
+            turn: undefined,
         };
         this.batches.set(batch.number, inHand);
+        this.objects.add(batch.object);
         this.changed(this.batches.size);
-        this.handle(inHand, hello)
-            .catch((error: unknown) => this.log("error", "the package has failed", error))
-            .finally(() => {
-                this.batches.delete(batch.number);
-                this.changed(this.batches.size);
-                if (this.batches.size === 0) {
-                    this.whenIdle.splice(0).forEach((resolve) => {
-                        resolve();
-                    });
+        if (this.taken.push(inHand) === 1) {
+            // The other lines that were read together with this one come first: one may be a cancel.
+            queueMicrotask(() => {
+                const link = { keys: this.keys, timeoutMs: hello.timeoutMs, store: this.store };
+                for (const one of this.taken.splice(0)) {
+                    void this.handle(one, link, hello);
                 }
             });
+        }
     }
 
-    private async handle(inHand: InHand, hello: Hello): Promise<void> {
-        const { batch } = inHand;
-        for (; inHand.at < batch.events.length; inHand.at += 1) {
-            await this.breathe();
-            if (this.isDead || !(await this.event(inHand, hello))) {
-                return;
+    /**
+     * Runs the events of a batch one after another, and answers. Waits for nothing but the handlers, because a wait
+     * costs as much as a small handler.
+     */
+    private async handle(inHand: InHand, link: Link, hello: Hello): Promise<void> {
+        const { number, object, events } = inHand.batch;
+        try {
+            for (const envelope of events) {
+                let now = Date.now();
+                // The clock may be set back.
+                if (now - this.turnBegan > TURN_MS || now < this.turnBegan) {
+                    await this.breathe();
+                    now = Date.now();
+                }
+                if (this.isDead) {
+                    return;
+                }
+                if (inHand.cancelled === envelope.id) {
+                    this.answer(number, envelope.id, "cancelled");
+                    return;
+                }
+                const run = new Run(new Hand(inHand, envelope, now, link));
+                inHand.run = run;
+                let end: Ended;
+                try {
+                    await begin(this.handlers, run);
+                    end = succeeded(run);
+                } catch (thrown) {
+                    end = failed(run, thrown);
+                }
+                inHand.run = undefined;
+                if (this.isDead) {
+                    return;
+                }
+                if (end.type !== "ok" || run.hasEffects) {
+                    this.answerEnd(inHand, envelope.id, end, run, hello);
+                    return;
+                }
+                this.output.ok(number, envelope.id);
+                inHand.at += 1;
+            }
+        } catch (error) {
+            this.log("error", "the package has failed", error);
+        } finally {
+            this.batches.delete(number);
+            this.objects.delete(object);
+            this.changed(this.batches.size);
+            if (this.batches.size === 0) {
+                for (const resolve of this.whenIdle.splice(0)) {
+                    resolve();
+                }
             }
         }
     }
 
-    /** Runs the event in hand, and answers. Returns whether the batch goes on. */
-    private async event(inHand: InHand, hello: Hello): Promise<boolean> {
-        const { number, object } = inHand.batch;
-        const hand = this.hand(inHand, hello);
-        if (inHand.cancelled === hand.id) {
-            this.answer(number, hand.id, "cancelled");
-            return false;
-        }
-        const { run, ended } = begin(this.handlers, hand);
-        inHand.run = run;
-        if (this.isDead) {
-            run.cancel(new Cancelled("the worker has ended"));
-        }
-        const end = await ended;
-        inHand.run = undefined;
-        if (this.isDead) {
-            return false;
-        }
-        if (end.type === "ok" && run.effects.isEmpty) {
-            this.output.ok(number, hand.id);
-            return true;
-        }
-        this.answerEnd(number, hand.id, end, run, hello);
-        if (end.type === "failed" && end.outcome instanceof Transient && end.outcome.cause instanceof Error) {
-            this.log(
-                "warn",
-                `the handler of event ${hand.id} of ${JSON.stringify(object)} has failed`,
-                end.outcome.cause,
-            );
-        }
-        return false;
-    }
-
-    private answerEnd(batch: number, id: number, end: Ended, run: Run, hello: Hello): void {
+    /** Answers an event that is the last one of its batch. */
+    private answerEnd(inHand: InHand, id: number, end: Ended, run: Run, hello: Hello): void {
+        const { number: batch, object } = inHand.batch;
         if (end.type === "cancelled") {
             this.answer(batch, id, "cancelled");
             return;
         }
         if (end.type === "failed") {
-            this.fail(batch, id, end.outcome);
+            const { outcome } = end;
+            this.fail(batch, id, outcome);
+            if (outcome instanceof Transient && outcome.cause instanceof Error) {
+                const what = `the handler of event ${id} of ${JSON.stringify(object)} has failed`;
+                this.log("warn", what, outcome.cause);
+            }
             return;
         }
         const line = `{"type":"ok","batch":${batch},"id":${id}${run.effects.members()}}`;
@@ -229,33 +322,13 @@ export class Engine {
         }
     }
 
-    private hand(inHand: InHand, hello: Hello): EventInHand {
-        const { batch, at } = inHand;
-        const envelope = batch.events[at];
-        if (envelope === undefined) {
-            throw new RangeError("a batch has no such event");
-        }
-        const isFirst = at === 0;
-        const done = isFirst ? Object.entries(batch.once) : [];
-        return {
-            ...envelope,
-            object: batch.object,
-            attempt: isFirst ? batch.attempts + 1 : 1,
-            crashes: isFirst ? batch.crashes : 0,
-            token: batch.token,
-            deadline: new Date(Date.now() + hello.timeoutMs),
-            keys: this.keys,
-            done: new Map(done.map(([name, value]) => [name, JSON.stringify(value)])),
-            raw: () => {
-                inHand.raw ??= rawEvents(batch.line);
-                return inHand.raw[at] ?? "null";
-            },
-            store: (name, value) => this.store(inHand, envelope.id, name, value),
-        };
-    }
-
     /** Stores a subtask. A batch has one subtask without a reply at a time. */
-    private async store(inHand: InHand, id: number, name: string, value: string): Promise<void> {
+    private readonly store = async (
+        inHand: InHand,
+        id: number,
+        name: string,
+        value: string,
+    ): Promise<void> => {
         const before = inHand.turn;
         let over: () => void = () => undefined;
         inHand.turn = new Promise((resolve) => {
@@ -280,14 +353,12 @@ export class Engine {
         } finally {
             over();
         }
-    }
+    };
 
-    /** Lets the program read the worker's lines, if handlers have run for some time without a pause. */
+    /** Lets the program read the worker's lines, because handlers have run for some time without a pause. */
     private async breathe(): Promise<void> {
-        if (performance.now() - this.turnBegan > TURN_MS) {
-            this.output.flush();
-            await new Promise((resolve) => setImmediate(resolve));
-            this.turnBegan = performance.now();
-        }
+        this.output.flush();
+        await new Promise((resolve) => setImmediate(resolve));
+        this.turnBegan = Date.now();
     }
 }

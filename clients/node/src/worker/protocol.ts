@@ -117,7 +117,7 @@ class Reader {
 
     number(name: string, otherwise?: number): number {
         const value = this.members[name] ?? otherwise;
-        if (typeof value !== "number" || !Number.isSafeInteger(value) || value < 0) {
+        if (!isWhole(value)) {
             throw wrong(this.line, `its member ${name} is no whole number below 2^53`);
         }
         return value;
@@ -161,13 +161,24 @@ function batch(read: Reader): Batch {
         crashes: read.number("crashes", 0),
         token: read.maybeText("token"),
         once: once as Readonly<Record<string, unknown>>,
-        events: events.map((event: unknown) => {
-            const members = (typeof event === "object" && event !== null ? event : {}) as Members;
-            const of = new Reader(members, read.line);
-            return { id: of.number("id"), prev: of.number("prev"), event: members.event };
-        }),
+        events: envelopes(events, read.line),
         line: read.line,
     };
+}
+
+/** Checks the envelopes of a batch. They are used as `JSON.parse` has made them. */
+function envelopes(events: readonly unknown[], line: string): readonly Envelope[] {
+    for (const event of events) {
+        const { id, prev } = (event ?? {}) as Members;
+        if (!isWhole(id) || !isWhole(prev)) {
+            throw wrong(line, `its member ${isWhole(id) ? "prev" : "id"} is no whole number below 2^53`);
+        }
+    }
+    return events as readonly Envelope[];
+}
+
+function isWhole(value: unknown): value is number {
+    return Number.isSafeInteger(value) && (value as number) >= 0;
 }
 
 /** Cuts lines out of chunks of bytes. */

@@ -1,5 +1,5 @@
 /** Runs the handler of one event. The worker and the test kit share this code. */
-import { type EventInHand, HandlerContext, Run } from "./context.js";
+import { HandlerContext, type Run } from "./context.js";
 import { type Handlers, typeOf } from "./handlers.js";
 import { type Outcome, outcomeOf, Unknown } from "./outcomes.js";
 
@@ -9,28 +9,42 @@ export type Ended =
     | { readonly type: "cancelled" }
     | { readonly type: "failed"; readonly outcome: Outcome };
 
-/** Begins the run of an event's handler. */
-export function begin(handlers: Handlers, hand: EventInHand): { run: Run; ended: Promise<Ended> } {
-    const run = new Run(hand);
-    return { run, ended: handle(handlers, run) };
-}
+const OK: Ended = { type: "ok" };
+const CANCELLED: Ended = { type: "cancelled" };
 
-async function handle(handlers: Handlers, run: Run): Promise<Ended> {
+/** Begins the run of an event's handler. Returns or throws what the handler does. The caller awaits this value, and ends the run. */
+export function begin(handlers: Handlers, run: Run): unknown {
     const { event } = run.hand;
     const type = typeOf(event);
     const handler = handlers.for(type);
-    let ended: Ended;
-    try {
-        if (handler === undefined) {
-            const which = type === undefined ? "without a type" : `of type ${JSON.stringify(type)}`;
-            throw new Unknown(`no handler is registered for events ${which}`);
-        }
-        await handler(event as never, new HandlerContext(run));
-        ended = { type: "ok" };
-    } catch (thrown) {
-        ended = { type: "failed", outcome: outcomeOf(thrown) };
+    if (handler === undefined) {
+        const which = type === undefined ? "without a type" : `of type ${JSON.stringify(type)}`;
+        throw new Unknown(`no handler is registered for events ${which}`);
     }
-    run.effects.end();
+    return handler(event as never, new HandlerContext(run));
+}
+
+/** Ends a run whose handler has returned. */
+export function succeeded(run: Run): Ended {
+    run.end();
     // A handler that returns because of its signal has not done its work, so the event must come again.
-    return run.isCancelled ? { type: "cancelled" } : ended;
+    return run.isCancelled ? CANCELLED : OK;
+}
+
+/** Ends a run whose handler has thrown. */
+export function failed(run: Run, thrown: unknown): Ended {
+    // The outcome is made first: the text of a thrown value may be made by code of the program.
+    const outcome = outcomeOf(thrown);
+    run.end();
+    return run.isCancelled ? CANCELLED : { type: "failed", outcome };
+}
+
+/** Runs an event's handler until it has ended. */
+export async function toEnd(handlers: Handlers, run: Run): Promise<Ended> {
+    try {
+        await begin(handlers, run);
+    } catch (thrown) {
+        return failed(run, thrown);
+    }
+    return succeeded(run);
 }
