@@ -19,8 +19,7 @@ use crate::wire;
 /// has begun goes on in another one.
 const ID: &str = "answer";
 
-/// What the worker's ledger has stored of the events of a batch whose handler runs outside of this
-/// process.
+/// The stored progress of a batch whose handler runs outside of this process.
 #[derive(Debug)]
 pub struct Stored {
     /// The number of events, counted from the front, that the handler has finished.

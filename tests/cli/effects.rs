@@ -199,7 +199,7 @@ async fn a_step_runs_once_although_the_program_is_unavailable() {
     console.check().await;
 }
 
-/// What an answer asks for wrongly fails the event, and says why. The other events are not concerned.
+/// Wrong effects fail their event, with the reason. The other events are not concerned.
 #[tokio::test]
 async fn wrong_effects_fail_the_event_and_say_why() {
     let scene = Scene::new().await;

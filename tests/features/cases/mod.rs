@@ -58,7 +58,7 @@ async fn the_emitter_passes_every_case() {
     );
 }
 
-/// What a case has found: its times, and the keys that schedules have got.
+/// The times of a case, and the keys that its schedules have got.
 pub(super) struct Found {
     begin_ms: i64,
     end_ms: i64,

@@ -20,7 +20,7 @@ pub(crate) struct Call {
     pub(crate) events: Vec<Event>,
     /// The number of events of the whole batch.
     pub(crate) events_of_batch: usize,
-    /// What is stored of the events.
+    /// The stored progress of the events.
     pub(crate) stored: Stored,
     pub(crate) cx: Context,
     pub(crate) answer: oneshot::Sender<Handed>,

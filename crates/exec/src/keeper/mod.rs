@@ -1,7 +1,7 @@
 //! The keeper of a program: starts it, gives it batches, and starts it again.
 //!
 //! - `batch`: a delivery, and the batch that a program has
-//! - `settings`: the settings, and where programs come from
+//! - `settings`: the settings, and the origin of programs
 //!
 //! One task has all the state. Deliveries send it orders and wait for their results.
 

@@ -23,7 +23,7 @@ pub(crate) struct Settings {
     pub(crate) counts: Arc<Counts>,
 }
 
-/// Where programs come from.
+/// The origin of programs.
 pub(crate) enum Source {
     /// This command starts them.
     Command(Command),
