@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
-use seriatim::control::{Control, LogEntry, LogStatus};
+use seriatim::control::{Control, EventStatus, LogEntry};
 use seriatim::keys::Keys;
 use seriatim::projection::{Gaps, Projection, RedisStore, Runner};
 use seriatim::redis;
@@ -42,7 +42,7 @@ struct Latest(BTreeMap<String, (u64, String)>);
 
 impl Projection for Latest {
     fn apply(&mut self, entry: &LogEntry) {
-        if let (LogStatus::Completed, Some(id)) = (&entry.status, entry.id) {
+        if let (EventStatus::Completed, Some(id)) = (&entry.status, entry.id) {
             self.0.insert(
                 entry.object.clone(),
                 (

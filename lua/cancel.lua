@@ -13,7 +13,8 @@
 --           OBJ:event.worker (string): read, and written if it is lost although the event is held
 --           OBJ:events.held (list), OBJ:events.held.id (string): read and deleted
 --           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list): deleted
---           objects.with.events (list), event.log (stream): written
+--           objects.with.events (list), event.log (stream): written; the end of the event
+--           (string): read and written, if it is awaited
 --           OBJ:events of the objects for which handlers of the event emitted (lists): written. Of
 --           those for which they scheduled: OBJ:events.scheduled (hashes), events.scheduled and
 --           events.scheduled.wake (zsets): read and written

@@ -2,20 +2,24 @@
 --
 -- Purpose   Queues an emit that has an idempotency key, or whose object has limits. All other emits
 --           are plain transactions. If an emit with a key is repeated within the window, the call
---           changes nothing.
+--           changes nothing. The end of an awaited emit is kept for its producer (objects/ends.lua).
 -- Keys      KEYS[1] objects.with.events (list, read and written)
 --           OBJ:events (list, read and written); OBJ:data (string, written)
 --           event.groups.waiting (string, read), only with a limit of markers; event.marks (zset,
 --           read), only at this limit
 --           events.emitted (hash), events.emitted.ends (zset): read and written, with a key
+--           OBJ:events.scheduled (hash), events.scheduled (zset): written; the end of the event
+--           (string): read and written, if the emit is awaited
 -- Arguments prefix
 --           object
 --           idempotency key ('': none)
 --           window in ms: how long the key is kept
 --           most events queued for the object (0: any number)
 --           most markers (0: any number)
---           two arguments: `data` and the object's state; `none` and ''; or `part` and ''. With
---           `part` each event is an emit of its own, and the call queues as many as fit
+--           two arguments: `data` and the object's state; `none` and ''; `part` and ''; or `await`
+--           and `SECONDS INBOX`, the time for which the end of the event is kept, and where it is
+--           told (may be ''). With `part` each event is an emit of its own, and the call queues as
+--           many as fit. With `await` there is a key and one event
 --           events, the main event first (1 and more)
 -- Replies   {'emitted', events queued}
 --           {'part', events queued, limit, events of this call among them}: the other events of
@@ -31,6 +35,7 @@
 --           most 8 keys whose window is over. The caller bounds the bytes
 local object, key, window_ms = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local queued_max, markers_max, has_data, data = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == 'data', ARGV[8]
+local seconds, inbox = string.match(ARGV[7] == 'await' and data or '', '^(%d+) (%w*)$')
 local FIRST, EXPIRED_MAX, EVENTS_PER_PUSH = 9, 8, 1000
 local queue, emitted, ends = P .. object .. K.events, P .. K.events_emitted, P .. K.events_emitted_ends
 
@@ -44,6 +49,15 @@ if key ~= '' then
 end
 if has_data then
   rights[#rights + 1], rights[#rights + 2] = 'SET', P .. object .. K.data
+end
+local waiting, index = P .. object .. K.events_scheduled_of, P .. K.events_scheduled
+if seconds then
+  for i, of in ipairs({ waiting, 'hash', index, 'zset', rare.ends.at(object, key), 'string' }) do
+    types[8 + i] = of
+  end
+  for i, of in ipairs({ 'HSET', waiting, 'ZADD', index, 'SET', rare.ends.at(object, key) }) do
+    rights[8 + i] = of
+  end
 end
 for i = 1, #types, 2 do
   local found = redis_call('TYPE', types[i]).ok
@@ -71,6 +85,10 @@ if key ~= '' then
   if found and ends_ms and tonumber(ends_ms) > now_ms then
     return found == digest and { 'repeated', queued } or { 'differs' }
   end
+  if seconds and rare.ends.is_pending(object, key) then
+    -- The window is over, but the event has not ended.
+    return { 'repeated', queued }
+  end
 end
 local last = #ARGV
 if queued_max > 0 and queued + count > queued_max then
@@ -97,6 +115,15 @@ end
 
 if has_data then
   redis_call('SET', P .. object .. K.data, data)
+end
+if seconds then
+  -- A reference is queued. The event stays under its key until a slot takes it.
+  local awaited = rare.ends.key_of(seconds, key)
+  local score, reference = rare.schedules.queued(rare.time.now_us(), awaited)
+  rare.ends.await(object, key, inbox)
+  redis_call('HSET', waiting, awaited, ARGV[FIRST])
+  redis_call('ZADD', index, score, rare.schedules.member(object, awaited))
+  ARGV[FIRST] = reference
 end
 for i = FIRST, last, EVENTS_PER_PUSH do
   queued = redis_call('LPUSH', queue, unpack(ARGV, i, math.min(i + EVENTS_PER_PUSH - 1, last)))

@@ -79,6 +79,8 @@ local function finish(slot)
     writes.delete(P .. object .. K.event_errors)
   end
   if rare.tag.is_odd(tag) then
+    local id, _, attempts = rare.tag.numbers(tag)
+    rare.ends.of_event(object, 'completed', id, '', ids.text(attempts), rare.progress.results_of(slot, id))
     writes.delete(P .. object .. K.event_key)
   end
 end
@@ -113,6 +115,18 @@ local function hold_rest(slot, result, count, delay_ms, held_id, why)
     return rare.quarantine.note(result.object, joined)
   end
   rare.errors.keep(result.object, result.tag, count, held_id, why)
+end
+
+-- Writes the end of the first event of the batch, if its producer awaits it.
+local function end_first(slot, result)
+  local id, _, attempts = rare.tag.numbers(result.tag)
+  local results = rare.progress.results_of(slot, id)
+  if result.count ~= '0' then
+    rare.ends.of_event(result.object, 'completed', id, '', ids.text(attempts), results)
+  else
+    local status = slot.word == 'complete' and 'completed_with_errors' or 'dead'
+    rare.ends.of_event(result.object, status, id, result.error, result.attempts, results)
+  end
 end
 
 -- Applies a result about parts of a batch: some events are delivered, one may become a dead letter
@@ -151,6 +165,7 @@ local function settle_part(slot, result)
     redis_call('DEL', P .. object .. K.event_errors)
   end
   if count > 0 and rare.tag.is_odd(tag) then
+    end_first(slot, result)
     redis_call('DEL', P .. object .. K.event_key)
   end
   if delay_ms then

@@ -58,26 +58,26 @@ local function look(object, key, expected)
     return nil, { 'denied', denied }
   end
 
-  local row
-  if logs then
-    local event, results = redis_call('LINDEX', batch, '-1') or '', handled_id == ids.parse(id) and rare.emits.results_of(kept)
-    local why = 'cancelled: ' .. rare.tag.held_why(found[4])
-    row = { 'id', id, 'prev', found[3] or '0', 'object', object, 'event', event, 'error', why, 'attempts', ids.text(attempts) }
-    if results then
-      row[#row + 1], row[#row + 2] = 'results', results
-    end
+  local event, results = redis_call('LINDEX', batch, '-1') or '', handled_id == ids.parse(id) and rare.emits.results_of(kept)
+  local why = 'cancelled: ' .. rare.tag.held_why(found[4])
+  local row = { 'id', id, 'prev', found[3] or '0', 'object', object, 'event', event, 'error', why, 'attempts', ids.text(attempts) }
+  if results then
+    row[#row + 1], row[#row + 2] = 'results', results
   end
-  return { id = id, object = object, keys = keys, emits = emits, row = row, is_lost = is_lost }
+  local over = { id = id, object = object, key = key, keys = keys, emits = emits, row = logs and row, is_lost = is_lost }
+  over.why, over.attempts, over.results = why, ids.text(attempts), results
+  return over
 end
 
 -- Ends the event that `look` has returned: deletes the held batch, pushes the emits of its
--- handlers, writes a row with the event log on, and lets the object go on. If the key of the owner is
+-- handlers, writes a row with the event log on and the end if it is awaited, and lets the object go on. If the key of the owner is
 -- lost, the object is held again.
 local function finish(event)
   if event.row then
     -- Workers trim the log.
     redis_call('XADD', P .. K.event_log, '*', 'status', 'cancelled', unpack(event.row))
   end
+  rare.ends.write(event.object, event.key, 'cancelled', event.id, event.why, event.attempts, event.results)
   redis_call('DEL', unpack(event.keys))
   if event.is_lost then
     redis_call('SET', P .. event.object .. K.event_worker, 'held')

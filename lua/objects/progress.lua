@@ -24,8 +24,14 @@ local function read(slot, object)
   if denied then
     error({ err = 'NOPERM the Redis user may not call ' .. denied .. ' for the emits of a handler' })
   end
-  slot.handled = { id = id, emits = emits, results = call.logs and rare.emits.results_of(kept) }
+  slot.handled = { id = id, emits = emits, results = (call.logs or rare.tag.is_odd(slot.tag)) and rare.emits.results_of(kept) }
   return true
+end
+
+-- Returns the results of the handlers of the event with this id; nil if there are none.
+local function results_of(slot, id)
+  local handled = slot.handled
+  return handled and handled.id == ids.parse(id) and handled.results or nil
 end
 
 -- Ends the event that has handler progress, unless this event comes after `over`: the id of the
@@ -46,4 +52,4 @@ local function event(slot, object, over)
   handled.emits = {}
 end
 
-return { read = read, event = event }
+return { read = read, results_of = results_of, event = event }

@@ -5,7 +5,8 @@
 --           the event is held now, ends this event as the script `cancel` does. Records the action
 --           if there was a schedule, or if an event was ended. Repeating a call changes nothing.
 -- Keys      KEYS[1] events.scheduled (zset), OBJ:events.scheduled (hash): read and written
---           operator.actions (stream): written
+--           operator.actions (stream): written; the end of the event (string): read and written,
+--           if it is awaited
 --           further keys: those of the script `cancel`
 -- Arguments prefix
 --           name of the operator (at most 1,000 bytes)
@@ -37,6 +38,8 @@ local was_scheduled = redis_call('HDEL', schedules, key) + redis_call('ZREM', KE
 local id = event and event.id or ''
 if event then
   rare.ending.finish(event)
+elseif was_scheduled then
+  rare.ends.write(object, key, 'cancelled', '0', 'cancelled: an operator has cancelled it', '0', nil)
 end
 if event or was_scheduled then
   rare.actions.note('cancel', object, id, 'key', key)

@@ -10,7 +10,8 @@
 --           events.dead, event.log, operator.actions (streams), objects.with.events (list): written
 --           OBJ:events.held (list), OBJ:events.held.id (string): read and write
 --           OBJ:event.handled (hash): read and deleted; OBJ:event.errors (list), OBJ:event.key
---           (string): deleted
+--           (string): deleted; the end of the event (string): read and written, if it
+--           is awaited
 --           OBJ:events of the objects for which handlers of the event emitted (lists): written. Of
 --           those for which they scheduled: OBJ:events.scheduled (hashes), events.scheduled and
 --           events.scheduled.wake (zsets): read and written
@@ -77,8 +78,9 @@ end
 local last = found[3] and ids.parse(found[3]) and found[3] or '0'
 local fields = { 'id', first, 'prev', last, 'object', object, 'event', event, 'error', 'skipped: ' .. held_why, 'attempts', ids.text(attempts) }
 local dead_id = redis_call('XADD', P .. K.events_dead, '*', unpack(fields))
+local why, results = fields[10], handled_id == ids.parse(first) and rare.emits.results_of(kept)
+rare.ends.of_event(object, 'dead', first, why, ids.text(attempts), results)
 if redis_call('HGET', P .. K.meta, 'event.log') then
-  local results = handled_id == ids.parse(first) and rare.emits.results_of(kept)
   if results then
     fields[#fields + 1], fields[#fields + 2] = 'results', results
   end

@@ -44,6 +44,7 @@ local function bury(object, state, why, to)
     if with_log then
       redis_call('XADD', P .. K.event_log, '*', 'status', 'dead', unpack(fields))
     end
+    rare.ends.of_event(object, 'dead', ids.text(id), why, '0', nil)
     redis_call('RPOP', batch)
     rare.mend.spend(4, #event)
     bytes, id = bytes + #event, ids.after(id, 1)

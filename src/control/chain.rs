@@ -7,9 +7,9 @@ use redis::aio::ConnectionLike;
 use serde::Serialize;
 
 use super::ended::EndedEvent;
-use super::log::LogStatus;
 use super::of_object::{Found, Search};
 use super::{Control, ControlError, Cursor, RowId, reply};
+use crate::event::EventStatus;
 use crate::keys::Keys;
 
 /// Maximum number of rows of both streams together at which one call of [`Control::chain`] looks.
@@ -307,7 +307,9 @@ fn event((id, fields): reply::Entry) -> (RowId, EndedEvent) {
         id: fields.number("id"),
         prev: fields.number("prev"),
         // Dead letters have no status.
-        status: fields.text("status").map_or(LogStatus::Dead, LogStatus::of),
+        status: fields
+            .text("status")
+            .map_or(EventStatus::Dead, EventStatus::of),
         attempts: fields.number("attempts"),
         error: fields.filled("error"),
         results: fields
@@ -326,7 +328,7 @@ fn event((id, fields): reply::Entry) -> (RowId, EndedEvent) {
 pub(super) fn paired(log: &Side, dead: &Side) -> Vec<Option<usize>> {
     let mut rest = 0;
     let pair = |(_, event): &(RowId, EndedEvent)| {
-        let is_dead = event.status == LogStatus::Dead && event.id.is_some();
+        let is_dead = event.status == EventStatus::Dead && event.id.is_some();
         let same = |(_, letter): &(RowId, EndedEvent)| letter.id == event.id;
         let at = rest
             + dead.rows[rest..]
@@ -359,7 +361,7 @@ fn merged(log: &Side, dead: &Side, count: usize) -> (Vec<EndedEvent>, [Position;
         let takes_log = match (row, letter) {
             (None, None) => break,
             (Some((_, event)), None) => {
-                let apart_ms = if event.status == LogStatus::Dead {
+                let apart_ms = if event.status == EventStatus::Dead {
                     APART_MS
                 } else {
                     0
@@ -401,7 +403,7 @@ mod tests {
     use super::*;
 
     /// A stream, newest first: the id of each row, and the event if the row is of the object.
-    type Rows = Vec<(String, Option<(u64, LogStatus)>)>;
+    type Rows = Vec<(String, Option<(u64, EventStatus)>)>;
 
     fn looked_at(
         rows: &Rows,
@@ -456,7 +458,7 @@ mod tests {
     }
 
     /// Adds a row at this time, as `XADD` does.
-    fn add(rows: &mut Rows, ms: u64, event: Option<(u64, LogStatus)>) -> String {
+    fn add(rows: &mut Rows, ms: u64, event: Option<(u64, EventStatus)>) -> String {
         let next = match rows.first().and_then(|(id, _)| id.split_once('-')) {
             Some((last, n)) if last == ms.to_string() => n.parse::<u64>().expect("a number") + 1,
             _ => 0,
@@ -477,18 +479,18 @@ mod tests {
                 ms += [0, 0, 1, 300][random.usize(..4)];
                 let is_logged = random.u64(..4) > 0;
                 let (kind, is_ours) = (random.u64(..3), random.u64(..2) > 0);
-                let ours = |status: LogStatus| is_ours.then_some((id, status));
+                let ours = |status: EventStatus| is_ours.then_some((id, status));
                 let mut dead_id = None;
                 if kind == 0 {
                     let letter =
-                        (random.u64(..4) > 0).then(|| add(&mut dead, ms, ours(LogStatus::Dead)));
+                        (random.u64(..4) > 0).then(|| add(&mut dead, ms, ours(EventStatus::Dead)));
                     ms += random.u64(..3);
                     if is_logged {
-                        add(&mut log, ms, ours(LogStatus::Dead));
+                        add(&mut log, ms, ours(EventStatus::Dead));
                     }
                     dead_id = letter;
                 } else if is_logged {
-                    add(&mut log, ms, ours(LogStatus::Completed));
+                    add(&mut log, ms, ours(EventStatus::Completed));
                 }
                 if is_ours && (is_logged || dead_id.is_some()) {
                     expected.insert(0, (Some(id), dead_id));

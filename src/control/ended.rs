@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::chain::{self, Look, Position};
-use super::log::LogStatus;
 use super::{Control, ControlError, RowEvent, RowId, reply};
+use crate::event::EventStatus;
 
 /// Number of log rows that [`Control::ended`] reads, and also of dead letters. It reads the newest
 /// ones.
@@ -30,7 +30,7 @@ pub struct EndedEvent {
     /// Id of the event of this object that was delivered last before this event.
     pub prev: Option<u64>,
     /// Result of the event.
-    pub status: LogStatus,
+    pub status: EventStatus,
     /// Number of failed attempts: deliveries that ended as transient.
     pub attempts: Option<u64>,
     /// Last error; none if the event was delivered.

@@ -6,69 +6,17 @@
 //! their order. The oldest rows are trimmed.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use redis::aio::ConnectionLike;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{Control, ControlError, Cursor, RowEvent, RowId, reply};
+use crate::event::EventStatus;
 use crate::wire::{self, Reply};
 
 /// Maximum number of rows that one call reads. It is small, because events may be large.
 pub const PER_CALL_MAX: usize = 100;
-
-/// The result of an event.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LogStatus {
-    /// The event was delivered.
-    Completed,
-    /// The attempts were used up, and the retry policy has completed the event.
-    CompletedWithErrors,
-    /// The event became a dead letter.
-    Dead,
-    /// The event was cancelled by its key while its object was held, waiting for a retry or an
-    /// operator.
-    Cancelled,
-    /// A status that this version of seriatim does not know; the value is its word in the log.
-    Other(String),
-}
-
-impl LogStatus {
-    /// Returns the word that the log uses for this status.
-    pub fn as_str(&self) -> &str {
-        match self {
-            Self::Completed => "completed",
-            Self::CompletedWithErrors => "completed_with_errors",
-            Self::Dead => "dead",
-            Self::Cancelled => "cancelled",
-            Self::Other(word) => word,
-        }
-    }
-
-    pub(super) fn of(word: String) -> Self {
-        match word.as_str() {
-            "completed" => Self::Completed,
-            "completed_with_errors" => Self::CompletedWithErrors,
-            "dead" => Self::Dead,
-            "cancelled" => Self::Cancelled,
-            _ => Self::Other(word),
-        }
-    }
-}
-
-impl Serialize for LogStatus {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl fmt::Display for LogStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
 
 /// One row of the log. If the row in Redis lacks a field, the field is `None` or empty here.
 ///
@@ -83,7 +31,7 @@ pub struct LogEntry {
     /// Id of the row.
     pub log_id: RowId,
     /// Result of the event.
-    pub status: LogStatus,
+    pub status: EventStatus,
     /// Id of the event.
     pub id: Option<u64>,
     /// Id of the event of this object that was delivered last before this event.
@@ -286,7 +234,7 @@ fn entry((log_id, fields): reply::Entry) -> Option<LogEntry> {
     Some(LogEntry {
         finalized_ms: log_id.split('-').next()?.parse().ok()?,
         log_id: log_id.into(),
-        status: LogStatus::of(fields.text("status").unwrap_or_default()),
+        status: EventStatus::of(fields.text("status").unwrap_or_default()),
         id: fields.number("id"),
         prev: fields.number("prev"),
         object: fields.text("object").unwrap_or_default(),

@@ -88,7 +88,7 @@ pub use self::handle::Control;
 pub use self::held::{HeldFilter, HeldObject, HeldPage, Released, Skipped};
 pub use self::inspect::Inspection;
 pub use self::limits::{LimitDone, QueueLimit};
-pub use self::log::{LogEntry, LogPage, LogStatus};
+pub use self::log::{LogEntry, LogPage};
 pub use self::repair::{Repair, RepairReport, RepairStep};
 pub use self::rows::RowEvent;
 pub use self::rules::{Rule, Rules};
@@ -97,5 +97,6 @@ pub use self::shares::{Priority, SelectorShare, Share, ShareDone, ShareFigures, 
 pub use self::stats::Stats;
 pub use self::under_work::UnderWork;
 pub use self::workers::{WorkerSlots, WorkersPage};
+pub use crate::event::EventStatus;
 pub use crate::wire::operator::By;
 pub use crate::wire::{Cursor, RowId};

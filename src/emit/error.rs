@@ -106,6 +106,12 @@ pub enum EmitError {
         /// The key.
         key: String,
     },
+    /// The end of an emit with subevents or data cannot be awaited. Nothing was sent.
+    #[error("an awaited emit has one event and no data; that of {} has more: await an event of its own", shown(.object))]
+    NotAwaitable {
+        /// The object.
+        object: ObjectName,
+    },
     /// An emit has too many events or bytes for a script. Emits with an idempotency key, and emits
     /// of objects with limits, are scripts. Nothing was sent.
     #[error(

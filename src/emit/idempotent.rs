@@ -10,7 +10,7 @@ use super::error::{EmitError, Failed, Full, script_failed};
 use super::limits::Limit;
 use super::{Emit, Emitted, Emitter};
 use crate::event::{IntoEvent, ObjectName, ScheduleKey};
-use crate::wire::{EmitReply, ScriptedEmit};
+use crate::wire::{EmitReply, EmitWith, ScriptedEmit};
 
 /// Default window: the time for which Redis keeps an idempotency key.
 pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
@@ -33,9 +33,19 @@ const TRY_AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 #[must_use = "nothing is emitted before send() is awaited"]
 pub struct IdempotentEmit<'a> {
-    emit: Emit<'a>,
-    key: Result<ScheduleKey, EmitError>,
-    window: Duration,
+    pub(super) emit: Emit<'a>,
+    pub(super) key: Result<ScheduleKey, EmitError>,
+    pub(super) window: Duration,
+}
+
+/// The idempotency key of an emit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keyed<'a> {
+    pub(super) key: &'a str,
+    pub(super) window: Duration,
+    /// The seconds for which the end of the event is kept, and the inbox where it is told, if its
+    /// producer awaits it.
+    pub(super) awaited: Option<(u64, &'a str)>,
 }
 
 impl<'a> Emit<'a> {
@@ -102,36 +112,12 @@ impl IdempotentEmit<'_> {
     /// As with [`Emit::send`]. It is safe to send the same emit with the same key again.
     pub async fn send(self) -> Result<Emitted, EmitError> {
         let (emitter, draft, key) = (self.emit.emitter, self.emit.draft?, self.key?);
-        draft.fits_a_script()?;
-        let (known, looks) = emitter.limits().await;
-        let limit = known.of(draft.object.as_str()).unwrap_or_default();
-        let window_ms = u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX);
-        let sending = async {
-            let (mut wait, mut tries, began) = (TRY_AGAIN, 1, Instant::now());
-            let mut unknown = None;
-            loop {
-                match emitter
-                    .send_script(&draft, Some((key.as_str(), window_ms)), limit)
-                    .await
-                {
-                    Err(error) if error.is_unknown() => unknown = Some(error),
-                    Ok(emitted) => return Ok(emitted),
-                    Err(error @ EmitError::KeyReused { .. }) => return Err(error),
-                    // This try had no effect, but an earlier try may have had one. So the earlier,
-                    // unknown outcome counts.
-                    Err(error) => unknown = Some(unknown.ok_or(error)?),
-                }
-                // A repeat is safe only if the key of the first try is still stored. So tries end
-                // long before the window is over.
-                let is_over = tries >= TRIES || began.elapsed() > self.window / 4;
-                if let Some(error) = unknown.take_if(|_| is_over) {
-                    return Err(error);
-                }
-                sleep(wait).await;
-                (wait, tries) = (wait * 2, tries + 1);
-            }
+        let keyed = Keyed {
+            key: key.as_str(),
+            window: self.window,
+            awaited: None,
         };
-        emitter.looking(looks, sending).await
+        emitter.send_keyed(&draft, keyed).await
     }
 }
 
@@ -151,17 +137,56 @@ impl Draft {
 }
 
 impl Emitter {
+    /// Sends an emit with an idempotency key. If its outcome is unknown, sends it again.
+    pub(super) async fn send_keyed(
+        &self,
+        draft: &Draft,
+        keyed: Keyed<'_>,
+    ) -> Result<Emitted, EmitError> {
+        draft.fits_a_script()?;
+        let (known, looks) = self.limits().await;
+        let limit = known.of(draft.object.as_str()).unwrap_or_default();
+        let sending = async {
+            let (mut wait, mut tries, began) = (TRY_AGAIN, 1, Instant::now());
+            let mut unknown = None;
+            loop {
+                match self.send_script(draft, Some(keyed), limit).await {
+                    Err(error) if error.is_unknown() => unknown = Some(error),
+                    Ok(emitted) => return Ok(emitted),
+                    Err(error @ EmitError::KeyReused { .. }) => return Err(error),
+                    // This try had no effect, but an earlier try may have had one. So the earlier,
+                    // unknown outcome counts.
+                    Err(error) => unknown = Some(unknown.ok_or(error)?),
+                }
+                // A repeat is safe only if the key of the first try is still stored. So tries end
+                // long before the window is over.
+                let is_over = tries >= TRIES || began.elapsed() > keyed.window / 4;
+                if let Some(error) = unknown.take_if(|_| is_over) {
+                    return Err(error);
+                }
+                sleep(wait).await;
+                (wait, tries) = (wait * 2, tries + 1);
+            }
+        };
+        self.looking(looks, sending).await
+    }
+
     /// Sends an emit by script, once.
     pub(super) async fn send_script(
         &self,
         draft: &Draft,
-        key: Option<(&str, u64)>,
+        keyed: Option<Keyed<'_>>,
         limit: Limit,
     ) -> Result<Emitted, EmitError> {
+        let with = match (keyed.and_then(|keyed| keyed.awaited), &draft.data) {
+            (Some((seconds, inbox)), _) => EmitWith::Await { seconds, inbox },
+            (None, Some((_, data))) => EmitWith::Data(data),
+            (None, None) => EmitWith::Nothing,
+        };
         for with_text in [false, true] {
             let mut pipe = redis::pipe();
             pipe.atomic()
-                .add_command(self.script_of(draft, key, limit, with_text, false));
+                .add_command(self.script_of(draft, keyed, limit, with, with_text));
             let answers = self
                 .link
                 .transact(&pipe)
@@ -170,7 +195,7 @@ impl Emitter {
             let answer = answers.first().unwrap_or(&Value::Nil);
             if let Some(done) = read(
                 &draft.object,
-                key.map(|(key, _)| key),
+                keyed.map(|keyed| keyed.key),
                 draft.events as u64,
                 answer,
             )? {
@@ -188,23 +213,24 @@ impl Emitter {
     pub(super) fn script_of(
         &self,
         draft: &Draft,
-        key: Option<(&str, u64)>,
+        keyed: Option<Keyed<'_>>,
         limit: Limit,
+        with: EmitWith<'_>,
         with_text: bool,
-        parts: bool,
     ) -> Cmd {
-        let data = draft.data.as_ref().map(|(_, data)| &data[..]);
         let Limit {
             queued_max,
             markers_max,
         } = limit;
+        let key = keyed.map(|Keyed { key, window, .. }| {
+            (key, u64::try_from(window.as_millis()).unwrap_or(u64::MAX))
+        });
         let mut cmd = ScriptedEmit {
             object: draft.object.as_str(),
             key,
             queued_max,
             markers_max,
-            data,
-            parts,
+            with,
         }
         .begin(&self.keys, with_text);
         for event in draft.push.args_iter().skip(PUSH_ARGS) {

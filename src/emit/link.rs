@@ -18,11 +18,12 @@ use redis::aio::ConnectionLike;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisError, RedisResult, Value};
 use tokio::sync::OnceCell;
 
+use super::awaited::Reader;
 use super::draft::Draft;
 use super::error::{EmitError, Failed, failed, read_answer};
 use super::group::{self, Gate};
 use super::wire::{Wire, all_replies, refusal_of_transactions};
-use crate::connection::{Route, RouteError, Server, Wait, must_accept_writes};
+use crate::connection::{PatientConnection, Route, RouteError, Server, Wait, must_accept_writes};
 
 /// Number of bytes that may collect before they are written to the socket. It is enough for many
 /// small emits, or for a part of a chunk.
@@ -127,6 +128,15 @@ impl Link {
         }
     }
 
+    /// Returns a connection for looks at the ends of events. On the emitter's own one, a look may
+    /// block for this time.
+    pub(super) async fn reader(&self, block: Duration) -> RedisResult<Reader> {
+        match self {
+            Self::Own(own) => own.reader(block).await.map(Reader::Own),
+            Self::Given { connection, .. } => Ok(Reader::Given(lock(connection).another())),
+        }
+    }
+
     pub(super) fn is_connected(&self) -> bool {
         match self {
             Self::Own(own) => own.usable().is_some(),
@@ -192,6 +202,17 @@ impl Own {
                 source,
             }),
         }
+    }
+
+    /// Makes a connection for looks, each of which may block for this time.
+    async fn reader(&self, block: Duration) -> RedisResult<PatientConnection> {
+        let config = AsyncConnectionConfig::new();
+        let mut connection = self
+            .route
+            .open(config, self.connection_timeout, self.response_timeout)
+            .await?;
+        connection.set_block(block);
+        Ok(connection)
     }
 
     /// Returns the address of Redis, without user and password.

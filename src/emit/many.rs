@@ -20,6 +20,7 @@ use super::error::{EmitError, Failed};
 use super::idempotent::{Done, read};
 use super::limits::Known;
 use crate::event::{IntoEvent, ObjectName};
+use crate::wire::EmitWith;
 
 /// Default number of events after which [`Emitter::emit_many`] sends a chunk.
 pub const CHUNK_EVENTS_MAX: usize = 1024;
@@ -230,8 +231,8 @@ impl Chunk {
                     &draft,
                     None,
                     limit,
+                    EmitWith::Parts,
                     !std::mem::replace(&mut has_text, true),
-                    true,
                 ));
             } else {
                 pipe.add_command(push);

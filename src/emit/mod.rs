@@ -8,6 +8,7 @@
 //! - `schedule`: events that are queued later ([`Emitter::schedule`])
 //! - `idempotent`: emits by a script, because the emit has an idempotency key, or its object has
 //!   limits
+//! - `awaited`: emits whose end their producer awaits ([`Emitter::call`])
 //! - `limits`: the limits of the queues
 //! - `many`: emits many events at once, in few transactions ([`Emitter::emit_many`])
 //! - `appended`: the outcome of an emit in the caller's own transaction
@@ -21,6 +22,7 @@
 //! at all. In both cases, a worker or a later emit has nothing to clean up.
 
 mod appended;
+mod awaited;
 mod draft;
 mod error;
 mod group;
@@ -43,6 +45,8 @@ use crate::event::{EVENT_BYTES_MAX, IntoEvent, ObjectName};
 use crate::keys::{Keys, NamespaceError};
 
 pub use appended::Appended;
+use awaited::Waits;
+pub use awaited::{Awaited, AwaitedEmit, CallError, EventEnd, KEEP, WaitError};
 use draft::Draft;
 use error::command_failed;
 pub use error::{EmitError, Full};
@@ -101,6 +105,7 @@ pub struct Emitter {
     link: Arc<Link>,
     keys: Keys,
     limits: Arc<Limits>,
+    waits: Arc<Waits>,
     /// Key of the list of markers. It is formatted once.
     markers: Arc<str>,
     event_bytes_max: usize,
@@ -260,6 +265,7 @@ impl Emitter {
         Self {
             link: Arc::new(link),
             limits: Arc::default(),
+            waits: Arc::new(Waits::of(&keys)),
             markers: keys.objects_with_events().into(),
             keys,
             event_bytes_max: EVENT_BYTES_MAX,
@@ -272,6 +278,7 @@ impl Emitter {
     #[must_use]
     pub fn with_keys(mut self, keys: Keys) -> Self {
         self.markers = keys.objects_with_events().into();
+        self.waits = Arc::new(Waits::of(&keys));
         self.keys = keys;
         self.limits = Arc::default();
         self

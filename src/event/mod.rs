@@ -6,6 +6,7 @@
 mod event_type;
 mod pointer;
 mod schedule;
+mod status;
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -21,6 +22,7 @@ pub use pointer::{Pointer, PointerError};
 pub(crate) use schedule::object_and_key;
 pub use schedule::{DUE_MAX, DueError, SCHEDULE_KEY_BYTES_MAX, ScheduleKey, ScheduleKeyError};
 pub(crate) use schedule::{check_after, check_due};
+pub use status::EventStatus;
 
 /// The longest object name, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;

@@ -125,9 +125,12 @@ impl EventRun {
         self.keep(&handler.finished, with).await
     }
 
-    /// Returns whether results go into the event log.
-    pub(super) fn logs(&self) -> bool {
-        self.cx.ledger.as_ref().is_some_and(|ledger| ledger.logs())
+    /// Returns whether results are stored.
+    pub(super) fn keeps_results(&self) -> bool {
+        self.cx
+            .ledger
+            .as_ref()
+            .is_some_and(|ledger| ledger.keeps_results())
     }
 
     /// Returns the state of a subtask. `None` if the name is new and the limit is reached. Finished

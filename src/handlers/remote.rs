@@ -124,7 +124,8 @@ impl Remote {
         let stored = match effects.give(&self.0) {
             Ok(()) => {
                 let (done, run) = (self.0.emitting.end(), &self.0.run);
-                let leaves = done.emits.events() > 0 || done.result.is_some() && run.logs();
+                let leaves =
+                    done.emits.events() > 0 || done.result.is_some() && run.keeps_results();
                 if !leaves {
                     return Ok(());
                 }

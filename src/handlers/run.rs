@@ -27,7 +27,7 @@ struct Ends {
 /// Whether the step that finalizes the event has further work to do for the event's handlers.
 pub(super) enum Leaves {
     Nothing,
-    /// The step must push events, or write a result to the event log.
+    /// The step must push events, or write a result.
     Something,
 }
 
@@ -102,8 +102,12 @@ impl HandlerSet {
     ) -> Result<Leaves, Stop> {
         let event_type = type_of(&event.payload);
         let handlers = self.handlers_of(event_type.as_deref());
-        let logs = || cx.ledger.as_ref().is_some_and(|ledger| ledger.logs());
-        let was_emitted = known.emitted.0 > 0 || known.results > 0 && logs();
+        let keeps = || {
+            cx.ledger
+                .as_ref()
+                .is_some_and(|ledger| ledger.keeps_results())
+        };
+        let was_emitted = known.emitted.0 > 0 || known.results > 0 && keeps();
         if handlers.is_empty() {
             return self
                 .unhandled(event_type.as_deref())
@@ -192,7 +196,7 @@ async fn run_one(
     ends: &Ends,
 ) -> HandlerOutcome {
     let (mut ended, done) = within(registered, timeout, event_run).await;
-    let emitted = done.emits.events() > 0 || done.result.is_some() && event_run.logs();
+    let emitted = done.emits.events() > 0 || done.result.is_some() && event_run.keeps_results();
     // A handler with emits still fails if its emits cannot be stored. So until they are stored, the
     // other handlers must not count this handler as finished.
     let is_last = !emitted && ends.left.fetch_sub(1, Ordering::Relaxed) == 1;
@@ -266,7 +270,7 @@ mod tests {
         asked: Notify,
         other_ended: Notify,
         kept: Mutex<Vec<String>>,
-        logs: bool,
+        keeps: bool,
     }
 
     #[async_trait::async_trait]
@@ -285,8 +289,8 @@ mod tests {
             Ok(())
         }
 
-        fn logs(&self) -> bool {
-            self.logs
+        fn keeps_results(&self) -> bool {
+            self.keeps
         }
 
         fn object(&self, name: &str) -> Result<ObjectName, NameError> {
@@ -337,11 +341,11 @@ mod tests {
     /// handler. So the ledger records this success only if its result must be logged.
     #[tokio::test]
     async fn a_result_costs_a_call_only_where_it_is_logged() {
-        for (logs, has_result, kept, so_far) in
+        for (keeps, has_result, kept, so_far) in
             [(true, false, 0, 2), (false, true, 0, 2), (true, true, 1, 1)]
         {
             let ledger = Arc::new(Full {
-                logs,
+                keeps,
                 ..Full::default()
             });
             let result = move |_: Value, cx: HandlerContext| async move {
@@ -364,12 +368,12 @@ mod tests {
             assert_eq!(
                 (delivered.count(2), delivered.stop()),
                 (so_far, None),
-                "{logs} {has_result}"
+                "{keeps} {has_result}"
             );
             assert_eq!(
                 ledger.kept.lock().expect("no panic").len(),
                 kept,
-                "{logs} {has_result}"
+                "{keeps} {has_result}"
             );
         }
     }

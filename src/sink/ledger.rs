@@ -67,8 +67,9 @@ pub(crate) trait Ledger: fmt::Debug + Send + Sync {
     /// Records that a handler or subtask of the event `id` is finished, together with its values.
     async fn write(&self, id: u64, field: &str, with: With<'_>) -> Result<(), LedgerError>;
 
-    /// Returns whether results are written into the event log when the event is finalized.
-    fn logs(&self) -> bool;
+    /// Returns whether results are needed when the event is finalized: the event log is on, or the
+    /// producer of the event may await them.
+    fn keeps_results(&self) -> bool;
 
     /// Checks the name of an object for which an event is emitted.
     fn object(&self, name: &str) -> Result<ObjectName, NameError>;

@@ -141,7 +141,7 @@ impl Ledger for OfEvent {
             .keep(field, with)
     }
 
-    fn logs(&self) -> bool {
+    fn keeps_results(&self) -> bool {
         true
     }
 

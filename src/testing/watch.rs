@@ -248,8 +248,8 @@ impl Ledger for WatchedLedger {
         }
     }
 
-    fn logs(&self) -> bool {
-        self.ledger.logs()
+    fn keeps_results(&self) -> bool {
+        self.ledger.keeps_results()
     }
 
     fn object(&self, name: &str) -> Result<ObjectName, NameError> {

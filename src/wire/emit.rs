@@ -21,11 +21,27 @@ pub struct ScriptedEmit<'a> {
     pub queued_max: Option<u64>,
     /// The most markers; `None`: any number.
     pub markers_max: Option<u64>,
+    /// What the emit has besides.
+    pub with: EmitWith<'a>,
+}
+
+/// What a scripted emit has besides its events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmitWith<'a> {
+    /// Nothing.
+    Nothing,
     /// The object's state, which is stored in `OBJ:data`.
-    pub data: Option<&'a [u8]>,
-    /// Whether each event counts as a separate emit. If so, the script queues as many of the events
-    /// as the limits allow. Valid only without data and without a key.
-    pub parts: bool,
+    Data(&'a [u8]),
+    /// Each event counts as a separate emit. The script queues as many of the events as the limits
+    /// allow. Valid only without a key.
+    Parts,
+    /// The producer awaits the end of the event. Valid only with a key and one event.
+    Await {
+        /// The time for which the end is kept.
+        seconds: u64,
+        /// Where the end is told: letters and digits, or empty.
+        inbox: &'a str,
+    },
 }
 
 /// The result of a call of `emit`. Only `Emitted` and `Part` changed data.
@@ -68,14 +84,14 @@ impl ScriptedEmit<'_> {
             .arg(window_ms);
         cmd.arg(self.queued_max.unwrap_or(0))
             .arg(self.markers_max.unwrap_or(0));
-        cmd.arg(if self.parts {
-            "part"
-        } else if self.data.is_some() {
-            "data"
-        } else {
-            "none"
-        })
-        .arg(self.data.unwrap_or_default());
+        match self.with {
+            EmitWith::Nothing => cmd.arg("none").arg(""),
+            EmitWith::Data(data) => cmd.arg("data").arg(data),
+            EmitWith::Parts => cmd.arg("part").arg(""),
+            EmitWith::Await { seconds, inbox } => {
+                cmd.arg("await").arg(format!("{seconds} {inbox}"))
+            }
+        };
         cmd
     }
 }

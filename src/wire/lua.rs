@@ -118,7 +118,8 @@ manifest! {
         passing "values/rules";
         rare "values/group" "values/shares" "values/cron" "values/suspects" "values/clock";
         usual "values/bounds" "values/namespaces" "advance/call" "advance/guard";
-        rare "objects/hold" "objects/lost" "objects/slots" "objects/idle" "objects/ending";
+        rare "objects/ends" "objects/hold" "objects/lost" "objects/slots" "objects/idle"
+            "objects/ending";
         usual "objects/budget" "objects/writes";
         rare "objects/spending" "objects/counter" "objects/quarantine" "objects/strays"
             "objects/missing";

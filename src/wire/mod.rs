@@ -24,7 +24,7 @@ pub mod values;
 mod worker;
 
 pub use cancel::{CancelReply, cancel, cancel_text};
-pub use emit::{EmitReply, ScriptedEmit, emit_text};
+pub use emit::{EmitReply, EmitWith, ScriptedEmit, emit_text};
 pub use error::ScriptError;
 pub(crate) use lua::{CHECK, INSPECT, LOG, OF_OBJECT, STREAM, TAKEN};
 pub(crate) use reply::Reply;

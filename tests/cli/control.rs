@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use seriatim::control::ended::{EVENTS_MAX, ROWS_MAX};
 use seriatim::control::inspect::{EventState, Location, Standing, Tries};
-use seriatim::control::{ControlError, LogStatus, RowId};
+use seriatim::control::{ControlError, EventStatus, RowId};
 
 use crate::state::State;
 use crate::support::operator::Reads;
@@ -313,7 +313,7 @@ async fn what_became_of_the_last_events_is_told() {
     state.dead_letters("2000", 1..=7, "work:3").await;
     let seen = control.ended("work:3").await.expect("an answer");
     let dead = seen.events.iter();
-    let dead = dead.filter(|event| event.status == LogStatus::Dead);
+    let dead = dead.filter(|event| event.status == EventStatus::Dead);
     let ids: Vec<_> = dead.filter_map(|event| event.dead_id.as_ref()).collect();
     let ids: Vec<_> = ids.into_iter().map(RowId::as_str).collect();
     assert_eq!((seen.dead_letters, seen.complete), (5, false));

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use seriatim::control::log::PER_CALL_MAX;
-use seriatim::control::{By, ControlError, Cursor, LogEntry, LogStatus};
+use seriatim::control::{By, ControlError, Cursor, EventStatus, LogEntry};
 use seriatim::sink::Stop;
 use seriatim::wire::{
     self, Advance, Advanced, Attached, BatchResult, ClaimFirst, Connect, EventLog, Report,
@@ -486,7 +486,7 @@ async fn the_log_is_read_in_pages() {
     let late = late.expect("a page").entries;
     assert_eq!(
         (late.len(), late[0].finalized_ms, &late[0].status),
-        (1, 2000, &LogStatus::Completed)
+        (1, 2000, &EventStatus::Completed)
     );
     let newest = control.newest_log(Some(&"2000-1".into()), 2).await;
     let newest = newest.expect("a page").entries;

@@ -10,6 +10,7 @@ mod state;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod awaited;
 mod cases;
 mod check;
 mod claims;

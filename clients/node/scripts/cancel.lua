@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 local P, redis_call, redis_try = ARGV[1], redis.call, redis.pcall
-local K = { WORKER = 'event.worker:', events = ':events', last_event_id = ':last.event.id', event_worker = ':event.worker', events_held = ':events.held', events_held_id = ':events.held.id', event_handled = ':event.handled', event_errors = ':event.errors', event_key = ':event.key', events_scheduled_of = ':events.scheduled', worker_event_id = ':event.id', objects_with_events = 'objects.with.events', objects_held = 'objects.held', objects_paused = 'objects.paused', events_scheduled = 'events.scheduled', events_scheduled_wake = 'events.scheduled.wake', event_log = 'event.log', meta = 'seriatim.meta' }
+local K = { WORKER = 'event.worker:', events = ':events', last_event_id = ':last.event.id', event_worker = ':event.worker', events_held = ':events.held', events_held_id = ':events.held.id', event_handled = ':event.handled', event_errors = ':event.errors', event_key = ':event.key', events_scheduled_of = ':events.scheduled', event_end = ':event.end', event_ends = ':event.ends', worker_event_id = ':event.id', objects_with_events = 'objects.with.events', objects_held = 'objects.held', objects_paused = 'objects.paused', events_scheduled = 'events.scheduled', events_scheduled_wake = 'events.scheduled.wake', event_log = 'event.log', meta = 'seriatim.meta' }
 local rare
 local ids = (function()
 local MAX = 9007199254740991
@@ -363,6 +363,68 @@ return {
   wrong_key = wrong_key, commands = commands_of, denied = denied_of, push = push_emits,
 }
 end)()
+elseif name == 'ends' then
+file = (function()
+
+local SECONDS_MAX, PENDING_MS = 604800, '604800000'
+local INBOX_MAX, INBOX_MS = '1023', '60000'
+
+local function key_of(seconds, name)
+  return '?' .. seconds .. ' ' .. name
+end
+
+local function at(object, name)
+  return P .. rare.schedules.member(object, name) .. K.event_end
+end
+
+local function await(object, name, inbox)
+  redis_call('SET', at(object, name), '?' .. inbox, 'PX', PENDING_MS)
+end
+
+local function is_pending(object, name)
+  local found = redis_call('GET', at(object, name))
+  return found and string.byte(found) == 63
+end
+
+local function text_of(status, id, why, attempts, results)
+  local text = '{"status":"' .. status .. '","id":' .. id .. ',"attempts":' .. attempts
+  if why ~= '' then
+    text = text .. ',"error":' .. cjson.encode(why)
+  end
+  if results then
+    text = text .. ',"results":' .. results
+  end
+  return text .. '}'
+end
+
+local function write(object, key, status, id, why, attempts, results)
+  local seconds, name = string.match(key, '^%?(%d+) (.+)$')
+  if not name then
+    return
+  end
+  local key_at = at(object, name)
+  local pending = redis_try('GET', key_at)
+  local inbox = type(pending) == 'string' and string.match(pending, '^%?(%w+)$')
+  local ms = ids.text(1000 * math.min(tonumber(seconds), SECONDS_MAX))
+  redis_try('SET', key_at, text_of(status, id, why, attempts, results), 'PX', ms)
+  if inbox then
+    local ends = P .. '\n' .. inbox .. K.event_ends
+    redis_try('LPUSH', ends, key_at)
+    redis_try('LTRIM', ends, '0', INBOX_MAX)
+    redis_try('PEXPIRE', ends, INBOX_MS)
+  end
+end
+
+local function of_event(object, status, id, why, attempts, results)
+  local value = redis_try('GET', P .. object .. K.event_key)
+  local of, key = string.match(type(value) == 'string' and value or '', '^(%d+) (.*)$')
+  if of == id then
+    write(object, key, status, id, why, attempts, results)
+  end
+end
+
+return { at = at, key_of = key_of, await = await, is_pending = is_pending, write = write, of_event = of_event }
+end)()
 elseif name == 'ending' then
 file = (function()
 
@@ -418,22 +480,22 @@ local function look(object, key, expected)
     return nil, { 'denied', denied }
   end
 
-  local row
-  if logs then
-    local event, results = redis_call('LINDEX', batch, '-1') or '', handled_id == ids.parse(id) and rare.emits.results_of(kept)
-    local why = 'cancelled: ' .. rare.tag.held_why(found[4])
-    row = { 'id', id, 'prev', found[3] or '0', 'object', object, 'event', event, 'error', why, 'attempts', ids.text(attempts) }
-    if results then
-      row[#row + 1], row[#row + 2] = 'results', results
-    end
+  local event, results = redis_call('LINDEX', batch, '-1') or '', handled_id == ids.parse(id) and rare.emits.results_of(kept)
+  local why = 'cancelled: ' .. rare.tag.held_why(found[4])
+  local row = { 'id', id, 'prev', found[3] or '0', 'object', object, 'event', event, 'error', why, 'attempts', ids.text(attempts) }
+  if results then
+    row[#row + 1], row[#row + 2] = 'results', results
   end
-  return { id = id, object = object, keys = keys, emits = emits, row = row, is_lost = is_lost }
+  local over = { id = id, object = object, key = key, keys = keys, emits = emits, row = logs and row, is_lost = is_lost }
+  over.why, over.attempts, over.results = why, ids.text(attempts), results
+  return over
 end
 
 local function finish(event)
   if event.row then
     redis_call('XADD', P .. K.event_log, '*', 'status', 'cancelled', unpack(event.row))
   end
+  rare.ends.write(event.object, event.key, 'cancelled', event.id, event.why, event.attempts, event.results)
   redis_call('DEL', unpack(event.keys))
   if event.is_lost then
     redis_call('SET', P .. event.object .. K.event_worker, 'held')

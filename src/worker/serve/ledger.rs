@@ -269,7 +269,7 @@ impl Ledger for BatchLedger {
         self.finished.add(page.id, fields);
         self.has_emitted(page.emitted);
         self.has_emitted((0, page.returned()));
-        if self.logs() {
+        if self.keeps_results() {
             self.has_emitted((0, page.results));
         }
         Ok(page)
@@ -290,7 +290,7 @@ impl Ledger for BatchLedger {
         if let Some((_, value)) = emits {
             self.has_emitted((wire::Emits::events_in(value), value.len()));
         }
-        if let Some(result) = result.filter(|_| self.logs()) {
+        if let Some(result) = result.filter(|_| self.keeps_results()) {
             self.has_emitted((0, result.1.len()));
         }
         let value = returned.map(wire::finished_with);
@@ -307,8 +307,10 @@ impl Ledger for BatchLedger {
         .map(drop)
     }
 
-    fn logs(&self) -> bool {
-        self.session.config.event_log.is_some()
+    fn keeps_results(&self) -> bool {
+        // The event of a batch may have a key if the tag says so, or if the batch was in hand before.
+        // Only the script knows whether the producer awaits it.
+        self.session.config.event_log.is_some() || self.tag.is_keyed || self.tag.is_again()
     }
 
     fn object(&self, name: &str) -> Result<ObjectName, NameError> {

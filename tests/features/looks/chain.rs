@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 use seriatim::control::chain::{EVENT_BYTES_MAX, LOOKED_MAX};
-use seriatim::control::{ChainPage, ControlError, Cursor, EndedEvent, LogStatus, RowEvent, RowId};
+use seriatim::control::{
+    ChainPage, ControlError, Cursor, EndedEvent, EventStatus, RowEvent, RowId,
+};
 
 use crate::state::State;
 use crate::support::{Redis, assert_matches};
@@ -100,7 +102,7 @@ async fn a_row_shows_the_event_and_its_end() {
     // This dead letter has no log row.
     assert_eq!(
         (letter.status.clone(), letter.at_ms, letter.taken_ms),
-        (LogStatus::Dead, 1801, None)
+        (EventStatus::Dead, 1801, None)
     );
     let shown: Value = serde_json::to_value(letter).expect("JSON");
     assert_eq!(

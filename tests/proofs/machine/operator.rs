@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use seriatim::wire::Forgot;
 
-use super::reference::{Broken, Dead, Key, Name, Numbers, Reference, Reply, Row};
+use super::reference::{Broken, Dead, End, Key, Name, Numbers, Reference, Reply, Row};
 
 /// The operator of all actions. Their reason is `WHY`.
 pub const WHO: &str = "ada@host";
@@ -188,6 +188,16 @@ impl Reference {
         let was_scheduled = self.schedules.contains_key(&(object.clone(), key));
         self.cancel(object, key);
         let has_ended = taken == Reply::Cancelled("cancelled");
+        if was_scheduled && !has_ended {
+            let end = End {
+                status: "cancelled",
+                id: 0,
+                error: Bytes::from_static(b"cancelled: an operator has cancelled it"),
+                attempts: 0,
+                results: None,
+            };
+            self.end(object, key, end);
+        }
         if has_ended || was_scheduled {
             let (id, object) = (
                 if has_ended {
@@ -264,12 +274,22 @@ impl Reference {
         let left = batch.len() as u64;
         let error: Bytes = [b"skipped: ", &why[..]].concat().into();
         let prev = found.last_id().unwrap_or(0).to_string();
+        let results = found
+            .handled
+            .as_ref()
+            .and_then(|kept| kept.results_of(numbers.first));
+        if let Some((_, key)) = found.key.filter(|(id, _)| *id == numbers.first) {
+            let end = End {
+                status: "dead",
+                id: numbers.first,
+                error: error.clone(),
+                attempts: numbers.attempts,
+                results: results.clone(),
+            };
+            self.end(object, key, end);
+        }
         let serial = self.bury(numbers.first, prev, object, event, error, numbers.attempts);
         if let (true, Some(dead)) = (self.log_on, self.dead.last()) {
-            let results = found
-                .handled
-                .as_ref()
-                .and_then(|kept| kept.results_of(numbers.first));
             self.log.push(Row {
                 status: "dead",
                 event: dead.clone(),

@@ -5,11 +5,15 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::reference::{Broken, Dead, Event, FAR, Key, Name, Numbers, Reference, Reply, Row};
+use super::reference::{Broken, Dead, End, Event, FAR, Key, Name, Numbers, Reference, Reply, Row};
 
-/// The keys of schedules. `-1` looks like a key that the emitter makes. `a k` ends with the key
-/// `k`.
-pub const SCHEDULE_KEYS: [&str; 3] = ["k", "-1", "a k"];
+/// The keys of schedules. `-1` looks like a key that the emitter makes. The last one ends with the
+/// key `k`, and its event is awaited under the name `a k`.
+pub const SCHEDULE_KEYS: [&str; 3] = ["k", "-1", "?3600 a k"];
+/// The beginning of the key of an awaited event; the name of the event follows.
+const AWAITED: &str = "?3600 ";
+/// The time for which the end of an awaited event is kept.
+pub const END_MS: u64 = 3_600_000;
 
 /// The maximum number of wrong schedules that one reply names.
 const WRONG_MAX: usize = 16;
@@ -116,6 +120,13 @@ impl Reference {
         Reply::Done
     }
 
+    /// Writes the end of an event that had this key, if the event is awaited.
+    pub fn end(&mut self, object: &Name, key: &str, end: End) {
+        if let Some(name) = key.strip_prefix(AWAITED) {
+            self.ends.insert((object.clone(), name.to_owned()), end);
+        }
+    }
+
     /// CANCEL, as a script: ends an event that a slot has taken and that waits for a retry or an
     /// operator.
     pub fn cancel_taken(&mut self, object: &Name, key: &'static str) -> Reply {
@@ -155,16 +166,25 @@ impl Reference {
         if self.is_broken(&broken) || cannot_push {
             return Reply::WrongType;
         }
+        let why = found.held_id.right().and_then(|id| {
+            id.as_ref()?
+                .splitn(5, |byte| *byte == b' ')
+                .nth(4)
+                .map(<[u8]>::to_vec)
+        });
+        let error: Bytes = [b"cancelled: ", &why.unwrap_or_default()[..]]
+            .concat()
+            .into();
+        let results = found.handled.as_ref().and_then(|kept| kept.results_of(id));
+        let end = End {
+            status: "cancelled",
+            id,
+            error: error.clone(),
+            attempts: numbers.attempts,
+            results: results.clone(),
+        };
+        self.end(object, key, end);
         if self.log_on {
-            let why = found.held_id.right().and_then(|id| {
-                id.as_ref()?
-                    .splitn(5, |byte| *byte == b' ')
-                    .nth(4)
-                    .map(<[u8]>::to_vec)
-            });
-            let error = [b"cancelled: ", &why.unwrap_or_default()[..]]
-                .concat()
-                .into();
             let prev = found
                 .last
                 .right()
@@ -180,7 +200,6 @@ impl Reference {
                 error,
                 attempts: numbers.attempts,
             };
-            let results = found.handled.as_ref().and_then(|kept| kept.results_of(id));
             self.log.push(Row {
                 status: "cancelled",
                 event,

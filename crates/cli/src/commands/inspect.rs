@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use seriatim::control::inspect::{EventState, Location, Standing};
-use seriatim::control::{Ended, Inspection, LogStatus};
+use seriatim::control::{Ended, EventStatus, Inspection};
 use seriatim::escape;
 use seriatim_console::exit::Exit;
 use seriatim_console::global::Global;
@@ -252,9 +252,9 @@ fn ended_lines(ended: &Ended, now_ms: u64) -> anyhow::Result<String> {
         let label = if at == 0 { "ended" } else { "" };
         let id = event.id.map_or_else(|| "?".to_owned(), |id| id.to_string());
         let status = match &event.status {
-            LogStatus::Completed => "completed".to_owned(),
-            LogStatus::CompletedWithErrors => "completed with errors".to_owned(),
-            LogStatus::Dead => "dead".to_owned(),
+            EventStatus::Completed => "completed".to_owned(),
+            EventStatus::CompletedWithErrors => "completed with errors".to_owned(),
+            EventStatus::Dead => "dead".to_owned(),
             other => shown::shortened(other.as_str(), 30),
         };
         let ago = shown::duration(now_ms.saturating_sub(event.at_ms));

@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use redis::aio::MultiplexedConnection;
 use serde::Deserialize;
 use seriatim::control::log::PER_CALL_MAX;
-use seriatim::control::{Control, Cursor, LogEntry, LogStatus, RowId};
+use seriatim::control::{Control, Cursor, EventStatus, LogEntry, RowId};
 
 use tokio::time::Instant;
 
@@ -39,7 +39,7 @@ pub(crate) struct EventLog {
 
 #[derive(Debug)]
 struct Row {
-    status: LogStatus,
+    status: EventStatus,
     object: String,
     id: u64,
     prev: u64,
@@ -53,7 +53,7 @@ impl Row {
     fn of(entry: LogEntry) -> anyhow::Result<Self> {
         let (id, prev) = entry.id.zip(entry.prev).context("a row without numbers")?;
         let event = name_in(&String::from_utf8_lossy(entry.event.bytes()))?;
-        let is_late = entry.status == LogStatus::Dead
+        let is_late = entry.status == EventStatus::Dead
             && entry
                 .error
                 .as_deref()
@@ -183,14 +183,14 @@ impl EventLog {
             *before = row.id.max(*before);
             let came = (row.object.clone(), row.id, row.prev);
             let is_known = match row.status {
-                LogStatus::Completed => {
+                EventStatus::Completed => {
                     *prev = row.id;
                     known
                         .received
                         .get(&row.event)
                         .is_some_and(|(_, all)| all.contains(&came))
                 }
-                LogStatus::Dead => known.dead.get(&row.event) == Some(&came),
+                EventStatus::Dead => known.dead.get(&row.event) == Some(&came),
                 _ => false,
             };
             if !is_known

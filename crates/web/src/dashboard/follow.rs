@@ -12,7 +12,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use seriatim::control::{Cursor, LogEntry, LogPage, LogStatus};
+use seriatim::control::{Cursor, EventStatus, LogEntry, LogPage};
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio::time::{Instant, sleep};
 
@@ -91,7 +91,7 @@ pub(super) struct Row {
     id: (u64, u64),
     pub(super) object: String,
     pub(super) object_escaped: Option<String>,
-    pub(super) status: LogStatus,
+    pub(super) status: EventStatus,
     pub(super) html: String,
 }
 
@@ -400,7 +400,7 @@ mod tests {
             id: (number, 0),
             object: String::new(),
             object_escaped: None,
-            status: LogStatus::Completed,
+            status: EventStatus::Completed,
             html,
         }
     }

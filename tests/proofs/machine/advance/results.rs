@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use seriatim::wire::{BatchResult, Report, Tag};
 
 use super::super::reference::{
-    Broken, Dead, ERRORS_MAX, FAR, Failure, Key, Name, Numbers, OPERATOR, Row,
+    Broken, Dead, ERRORS_MAX, End, FAR, Failure, Key, Name, Numbers, OPERATOR, Row,
 };
 use super::{Call, Slot, WRONG_TYPE};
 
@@ -442,6 +442,7 @@ impl Call<'_> {
     /// event of the record of handlers is finalized, the record ends, too. `over` is the id of the
     /// last finalized event, or none if no event is left.
     fn drop_front(&mut self, slot: &Slot, reported: &Reported, count: usize, over: Option<u64>) {
+        let results = self.results_of(reported, reported.tag.first);
         let batch = &mut self.state.worker(&slot.w).batch;
         // The batch may have lost events, so a result may name more events than the batch has.
         batch.drain(..count.min(batch.len()));
@@ -457,12 +458,41 @@ impl Call<'_> {
             self.state.object(&reported.object).errors = Key::default();
         }
         if count > 0 && reported.tag.tag().contains(' ') {
+            self.end_first(reported, results);
             self.state.object(&reported.object).key = None;
         }
         let object = self.state.object(&reported.object);
         if let Some(last) = reported.last {
             (object.last, object.fades) = (Key::Right(Some(last.to_string())), None);
         }
+    }
+
+    /// Writes the end of the batch's first event, if the event is awaited.
+    fn end_first(&mut self, reported: &Reported, results: Option<String>) {
+        let Numbers {
+            first: id,
+            attempts,
+            ..
+        } = reported.tag;
+        let key = self.state.object(&reported.object).key;
+        let Some((_, key)) = key.filter(|(of, _)| *of == id) else {
+            return;
+        };
+        let (status, error) = match reported.then {
+            Then::Reject { complete, .. } if reported.count == 0 => match complete {
+                true => ("completed_with_errors", ERROR),
+                false => ("dead", ERROR),
+            },
+            _ => ("completed", ""),
+        };
+        let end = End {
+            status,
+            id,
+            error: error.into(),
+            attempts,
+            results,
+        };
+        self.state.end(&reported.object, key, end);
     }
 
     /// Records the error of the first event that was not delivered, if it has failed once more than

@@ -183,6 +183,17 @@ pub struct Row {
     pub results: Option<String>,
 }
 
+/// The end of an event whose producer awaits it.
+#[derive(Debug, Clone)]
+pub struct End {
+    pub status: &'static str,
+    pub id: u64,
+    pub error: Bytes,
+    pub attempts: u32,
+    /// Results of handlers.
+    pub results: Option<String>,
+}
+
 /// A shared key that has a wrong type, or a wrong value, during one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
@@ -443,6 +454,8 @@ pub struct Reference {
     pub actions: Vec<Action>,
     /// Schedules by object and key.
     pub schedules: BTreeMap<(Name, &'static str), Scheduled>,
+    /// Ends of awaited events, by object and name of the event.
+    pub ends: BTreeMap<(Name, String), End>,
     /// Number of schedules with a due time that were promoted so far.
     pub promoted: u64,
     /// Number of emits of handlers pushed so far.

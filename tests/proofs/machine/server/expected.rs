@@ -104,6 +104,30 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
             .chain(taken)
             .chain(results)
     });
+    for ((object, name), end) in &state.ends {
+        let error = (!end.error.is_empty()).then(|| {
+            // Lua's encoder also escapes slashes.
+            let error = serde_json::to_string(&String::from_utf8_lossy(&end.error));
+            let error = error.expect("a text").replace('/', "\\/");
+            format!(",\"error\":{error}")
+        });
+        let results = end.results.as_ref();
+        let results = results.map(|results| format!(",\"results\":{results}"));
+        let value = format!(
+            "{{\"status\":\"{}\",\"id\":{},\"attempts\":{}{}{}}}",
+            end.status,
+            end.id,
+            end.attempts,
+            error.unwrap_or_default(),
+            results.unwrap_or_default()
+        );
+        put(
+            &member(object, name),
+            ":event.end",
+            "string",
+            vec![text(value)],
+        );
+    }
     let meta = state.meta.iter().flat_map(|id| {
         let mut fields = if state.log_on {
             vec!["event.log", "on"]

@@ -20,7 +20,7 @@ use seriatim::wire::operator::By;
 
 use super::operator::{WHO, WHY};
 use super::reference::{Broken, FAR, Failure, Name, Reference, Reply, SENT_MS};
-use super::schedules::{QUEUED, REFERENCE, Scheduled, member, postponed};
+use super::schedules::{END_MS, QUEUED, REFERENCE, Scheduled, member, postponed};
 use super::world::Call;
 use expected::{differences, wanted};
 
@@ -191,7 +191,12 @@ impl Server {
         let sent = state.objects.iter();
         let sent = sent.filter(|(_, object)| object.sent.is_some());
         let sent = sent.map(|(name, _)| (self.key(name, ":event.sent"), SENT_MS));
-        let lives: BTreeMap<_, _> = leases.chain(fading).chain(sent).collect();
+        let ends = state.ends.keys();
+        let ends = ends.map(|(object, name)| {
+            let member: Name = member(object, name);
+            (self.key(&member, ":event.end"), END_MS)
+        });
+        let lives: BTreeMap<_, _> = leases.chain(fading).chain(sent).chain(ends).collect();
         for key in lives.keys().chain(ttls.keys()) {
             let (wanted, left) = (lives.get(key).copied(), ttls.get(key).copied());
             let agree = wanted.zip(left).is_some_and(|(ms, left)| {

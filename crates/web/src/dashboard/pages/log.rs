@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, PreEscaped, html};
-use seriatim::control::{LogEntry, LogStatus};
+use seriatim::control::{EventStatus, LogEntry};
 use seriatim_console::shown;
 
 use super::object::status;
@@ -53,7 +53,7 @@ impl Filter {
     }
 
     /// Returns whether a row with this escaped name and this status is shown.
-    pub(in crate::dashboard) fn has(&self, object: &str, status: &LogStatus) -> bool {
+    pub(in crate::dashboard) fn has(&self, object: &str, status: &EventStatus) -> bool {
         (self.object.is_empty() || object == self.object)
             && (self.status.is_empty() || status.as_str() == self.status)
     }

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use seriatim::control::chain::ChainPage;
 use seriatim::control::inspect::Standing;
 use seriatim::control::rules::{Kind, Selector};
-use seriatim::control::{Action, Inspection, LogStatus, RowEvent, ScheduledEvent};
+use seriatim::control::{Action, EventStatus, Inspection, RowEvent, ScheduledEvent};
 use seriatim_console::shares::parts;
 use seriatim_console::shown;
 
@@ -351,10 +351,10 @@ fn events(
     }
 }
 
-pub(super) fn status(status: &LogStatus) -> Markup {
+pub(super) fn status(status: &EventStatus) -> Markup {
     let class = match status {
-        LogStatus::Completed => "good",
-        LogStatus::Dead => "bad",
+        EventStatus::Completed => "good",
+        EventStatus::Dead => "bad",
         _ => "warn",
     };
     html! { span class={ "mark " (class) } { (text(&status.as_str().replace('_', " "), 40)) } }
