@@ -2,7 +2,7 @@
 --
 -- Purpose   Queues an emit that has an idempotency key, or whose object has limits. All other emits
 --           are plain transactions. If an emit with a key is repeated within the window, the call
---           changes nothing. The end of an awaited emit is kept for its producer (objects/ends.lua).
+--           changes nothing. The end of an awaited emit is kept for its producer (values/awaited.lua).
 -- Keys      KEYS[1] objects.with.events (list, read and written)
 --           OBJ:events (list, read and written); OBJ:data (string, written)
 --           event.groups.waiting (string, read), only with a limit of markers; event.marks (zset,
@@ -52,10 +52,10 @@ if has_data then
 end
 local waiting, index = P .. object .. K.events_scheduled_of, P .. K.events_scheduled
 if seconds then
-  for i, of in ipairs({ waiting, 'hash', index, 'zset', rare.ends.at(object, key), 'string' }) do
+  for i, of in ipairs({ waiting, 'hash', index, 'zset', rare.awaited.at(object, key), 'string' }) do
     types[8 + i] = of
   end
-  for i, of in ipairs({ 'HSET', waiting, 'ZADD', index, 'SET', rare.ends.at(object, key) }) do
+  for i, of in ipairs({ 'HSET', waiting, 'ZADD', index, 'SET', rare.awaited.at(object, key) }) do
     rights[8 + i] = of
   end
 end
@@ -85,7 +85,7 @@ if key ~= '' then
   if found and ends_ms and tonumber(ends_ms) > now_ms then
     return found == digest and { 'repeated', queued } or { 'differs' }
   end
-  if seconds and rare.ends.is_pending(object, key) then
+  if seconds and rare.awaited.is_pending(object, key) then
     -- The window is over, but the event has not ended.
     return { 'repeated', queued }
   end
@@ -118,9 +118,9 @@ if has_data then
 end
 if seconds then
   -- A reference is queued. The event stays under its key until a slot takes it.
-  local awaited = rare.ends.key_of(seconds, key)
+  local awaited = rare.awaited.key_of(seconds, key)
   local score, reference = rare.schedules.queued(rare.time.now_us(), awaited)
-  rare.ends.await(object, key, inbox)
+  rare.awaited.begin(object, key, inbox)
   redis_call('HSET', waiting, awaited, ARGV[FIRST])
   redis_call('ZADD', index, score, rare.schedules.member(object, awaited))
   ARGV[FIRST] = reference

@@ -183,6 +183,37 @@ return {
   referred = referred, counts = counts, due_of = due_of,
 }
 end)()
+elseif name == 'awaited' then
+file = (function()
+
+local PENDING_MS = '604800000'
+
+local function key_of(seconds, name)
+  return '?' .. seconds .. ' ' .. name
+end
+
+local function parse(key)
+  return string.match(key, '^%?(%d+) (.+)$')
+end
+
+local function at(object, name)
+  return P .. rare.schedules.member(object, name) .. K.event_end
+end
+
+local function begin(object, name, inbox)
+  redis_call('SET', at(object, name), '?' .. inbox, 'PX', PENDING_MS)
+end
+
+local function is_pending(object, name)
+  return string.byte(redis_call('GET', at(object, name)) or '') == 63
+end
+
+local function inbox_of(value)
+  return type(value) == 'string' and string.match(value, '^%?(%w+)$') or nil
+end
+
+return { key_of = key_of, parse = parse, at = at, begin = begin, is_pending = is_pending, inbox_of = inbox_of }
+end)()
 elseif name == 'emits' then
 file = (function()
 
@@ -366,25 +397,8 @@ end)()
 elseif name == 'ends' then
 file = (function()
 
-local SECONDS_MAX, PENDING_MS = 604800, '604800000'
+local SECONDS_MAX = 604800
 local INBOX_MAX, INBOX_MS = '1023', '60000'
-
-local function key_of(seconds, name)
-  return '?' .. seconds .. ' ' .. name
-end
-
-local function at(object, name)
-  return P .. rare.schedules.member(object, name) .. K.event_end
-end
-
-local function await(object, name, inbox)
-  redis_call('SET', at(object, name), '?' .. inbox, 'PX', PENDING_MS)
-end
-
-local function is_pending(object, name)
-  local found = redis_call('GET', at(object, name))
-  return found and string.byte(found) == 63
-end
 
 local function text_of(status, id, why, attempts, results)
   local text = '{"status":"' .. status .. '","id":' .. id .. ',"attempts":' .. attempts
@@ -398,18 +412,17 @@ local function text_of(status, id, why, attempts, results)
 end
 
 local function write(object, key, status, id, why, attempts, results)
-  local seconds, name = string.match(key, '^%?(%d+) (.+)$')
+  local seconds, name = rare.awaited.parse(key)
   if not name then
     return
   end
-  local key_at = at(object, name)
-  local pending = redis_try('GET', key_at)
-  local inbox = type(pending) == 'string' and string.match(pending, '^%?(%w+)$')
+  local at = rare.awaited.at(object, name)
+  local inbox = rare.awaited.inbox_of(redis_try('GET', at))
   local ms = ids.text(1000 * math.min(tonumber(seconds), SECONDS_MAX))
-  redis_try('SET', key_at, text_of(status, id, why, attempts, results), 'PX', ms)
-  if inbox then
-    local ends = P .. '\n' .. inbox .. K.event_ends
-    redis_try('LPUSH', ends, key_at)
+  redis_try('SET', at, text_of(status, id, why, attempts, results), 'PX', ms)
+  local ends = inbox and P .. '\n' .. inbox .. K.event_ends
+  if ends and not rare.emits.denied({ { 'LTRIM', ends, '0', '0' }, { 'PEXPIRE', ends, '1' } }) then
+    redis_try('LPUSH', ends, at)
     redis_try('LTRIM', ends, '0', INBOX_MAX)
     redis_try('PEXPIRE', ends, INBOX_MS)
   end
@@ -423,7 +436,7 @@ local function of_event(object, status, id, why, attempts, results)
   end
 end
 
-return { at = at, key_of = key_of, await = await, is_pending = is_pending, write = write, of_event = of_event }
+return { write = write, of_event = of_event }
 end)()
 elseif name == 'ending' then
 file = (function()

@@ -1,29 +1,7 @@
 #!lua
 local P, redis_call, redis_try = ARGV[1], redis.call, redis.pcall
-local K = { events = ':events', data = ':data', event_key = ':event.key', events_scheduled_of = ':events.scheduled', event_end = ':event.end', event_ends = ':event.ends', event_groups_waiting = 'event.groups.waiting', event_marks = 'event.marks', events_scheduled = 'events.scheduled', events_emitted = 'events.emitted', events_emitted_ends = 'events.emitted.ends' }
+local K = { events = ':events', data = ':data', events_scheduled_of = ':events.scheduled', event_end = ':event.end', event_groups_waiting = 'event.groups.waiting', event_marks = 'event.marks', events_scheduled = 'events.scheduled', events_emitted = 'events.emitted', events_emitted_ends = 'events.emitted.ends' }
 local rare
-local ids = (function()
-local MAX = 9007199254740991
-
-local function parse(text)
-  local id = #text <= 16 and string.find(text, '^%d+$') and tonumber(text)
-  return id and id <= MAX and id or nil
-end
-
-local function text(number)
-  if number < 100000000 then
-    return string.format('%d', number)
-  end
-  local low = number % 100000000
-  return string.format('%d%08d', (number - low) / 100000000, low)
-end
-
-local function after(id, count)
-  return id + count
-end
-
-return { MAX = MAX, parse = parse, text = text, after = after }
-end)()
 rare = setmetatable({}, { __index = function(made, name)
 local file
 if name == 'time' then
@@ -99,67 +77,36 @@ return {
   referred = referred, counts = counts, due_of = due_of,
 }
 end)()
-elseif name == 'ends' then
+elseif name == 'awaited' then
 file = (function()
 
-local SECONDS_MAX, PENDING_MS = 604800, '604800000'
-local INBOX_MAX, INBOX_MS = '1023', '60000'
+local PENDING_MS = '604800000'
 
 local function key_of(seconds, name)
   return '?' .. seconds .. ' ' .. name
+end
+
+local function parse(key)
+  return string.match(key, '^%?(%d+) (.+)$')
 end
 
 local function at(object, name)
   return P .. rare.schedules.member(object, name) .. K.event_end
 end
 
-local function await(object, name, inbox)
+local function begin(object, name, inbox)
   redis_call('SET', at(object, name), '?' .. inbox, 'PX', PENDING_MS)
 end
 
 local function is_pending(object, name)
-  local found = redis_call('GET', at(object, name))
-  return found and string.byte(found) == 63
+  return string.byte(redis_call('GET', at(object, name)) or '') == 63
 end
 
-local function text_of(status, id, why, attempts, results)
-  local text = '{"status":"' .. status .. '","id":' .. id .. ',"attempts":' .. attempts
-  if why ~= '' then
-    text = text .. ',"error":' .. cjson.encode(why)
-  end
-  if results then
-    text = text .. ',"results":' .. results
-  end
-  return text .. '}'
+local function inbox_of(value)
+  return type(value) == 'string' and string.match(value, '^%?(%w+)$') or nil
 end
 
-local function write(object, key, status, id, why, attempts, results)
-  local seconds, name = string.match(key, '^%?(%d+) (.+)$')
-  if not name then
-    return
-  end
-  local key_at = at(object, name)
-  local pending = redis_try('GET', key_at)
-  local inbox = type(pending) == 'string' and string.match(pending, '^%?(%w+)$')
-  local ms = ids.text(1000 * math.min(tonumber(seconds), SECONDS_MAX))
-  redis_try('SET', key_at, text_of(status, id, why, attempts, results), 'PX', ms)
-  if inbox then
-    local ends = P .. '\n' .. inbox .. K.event_ends
-    redis_try('LPUSH', ends, key_at)
-    redis_try('LTRIM', ends, '0', INBOX_MAX)
-    redis_try('PEXPIRE', ends, INBOX_MS)
-  end
-end
-
-local function of_event(object, status, id, why, attempts, results)
-  local value = redis_try('GET', P .. object .. K.event_key)
-  local of, key = string.match(type(value) == 'string' and value or '', '^(%d+) (.*)$')
-  if of == id then
-    write(object, key, status, id, why, attempts, results)
-  end
-end
-
-return { at = at, key_of = key_of, await = await, is_pending = is_pending, write = write, of_event = of_event }
+return { key_of = key_of, parse = parse, at = at, begin = begin, is_pending = is_pending, inbox_of = inbox_of }
 end)()
 end
 rawset(made, name, file)
@@ -182,10 +129,10 @@ if has_data then
 end
 local waiting, index = P .. object .. K.events_scheduled_of, P .. K.events_scheduled
 if seconds then
-  for i, of in ipairs({ waiting, 'hash', index, 'zset', rare.ends.at(object, key), 'string' }) do
+  for i, of in ipairs({ waiting, 'hash', index, 'zset', rare.awaited.at(object, key), 'string' }) do
     types[8 + i] = of
   end
-  for i, of in ipairs({ 'HSET', waiting, 'ZADD', index, 'SET', rare.ends.at(object, key) }) do
+  for i, of in ipairs({ 'HSET', waiting, 'ZADD', index, 'SET', rare.awaited.at(object, key) }) do
     rights[8 + i] = of
   end
 end
@@ -214,7 +161,7 @@ if key ~= '' then
   if found and ends_ms and tonumber(ends_ms) > now_ms then
     return found == digest and { 'repeated', queued } or { 'differs' }
   end
-  if seconds and rare.ends.is_pending(object, key) then
+  if seconds and rare.awaited.is_pending(object, key) then
     return { 'repeated', queued }
   end
 end
@@ -242,9 +189,9 @@ if has_data then
   redis_call('SET', P .. object .. K.data, data)
 end
 if seconds then
-  local awaited = rare.ends.key_of(seconds, key)
+  local awaited = rare.awaited.key_of(seconds, key)
   local score, reference = rare.schedules.queued(rare.time.now_us(), awaited)
-  rare.ends.await(object, key, inbox)
+  rare.awaited.begin(object, key, inbox)
   redis_call('HSET', waiting, awaited, ARGV[FIRST])
   redis_call('ZADD', index, score, rare.schedules.member(object, awaited))
   ARGV[FIRST] = reference

@@ -1,38 +1,14 @@
--- ends: the ends of events whose producers await them.
+-- ends: writes the ends of awaited events (values/awaited.lua).
 --
--- An awaited emit queues its event under the key `?SECONDS NAME`, as a schedule that is due at once.
--- The step that ends the event writes how it ended, which Redis keeps for SECONDS. NAME is the
--- idempotency key of the emit.
---   OBJ LF NAME:event.end  `?INBOX` until the event ends. Then a JSON object: `status` as in the
---                          log, `id`, `attempts`, `error` if there is one, and `results` if handlers
---                          had any. INBOX may be empty
+--   OBJ LF NAME:event.end  a JSON object: `status` as in the log, `id`, `attempts`, `error` if there
+--                          is one, and `results` if handlers had any
 --   LF INBOX:event.ends    the keys of ends that were written for this inbox, newest first. A process
 --                          that waits pops them
+-- Commands: 1 per event with a key; if it is awaited, up to 5 more, and 2 questions about rights.
 
-local SECONDS_MAX, PENDING_MS = 604800, '604800000'
--- A process that waits asks for its ends anyway, so an inbox may lose entries.
+local SECONDS_MAX = 604800
+-- A process that waits also looks for its ends without the inbox, which may lose entries.
 local INBOX_MAX, INBOX_MS = '1023', '60000'
-
--- Returns the key under which an awaited event is queued.
-local function key_of(seconds, name)
-  return '?' .. seconds .. ' ' .. name
-end
-
--- Returns the Redis key of the end of an event with this name.
-local function at(object, name)
-  return P .. rare.schedules.member(object, name) .. K.event_end
-end
-
--- Notes that the event with this name is awaited.
-local function await(object, name, inbox)
-  redis_call('SET', at(object, name), '?' .. inbox, 'PX', PENDING_MS)
-end
-
--- Returns whether the event with this name is awaited, and has not ended.
-local function is_pending(object, name)
-  local found = redis_call('GET', at(object, name))
-  return found and string.byte(found) == 63
-end
 
 -- Returns the text of an end.
 local function text_of(status, id, why, attempts, results)
@@ -49,18 +25,18 @@ end
 -- Writes the end of the event that had this key; nothing if nobody awaits it. If the end cannot be
 -- written, the producer waits in vain, but the event has ended.
 local function write(object, key, status, id, why, attempts, results)
-  local seconds, name = string.match(key, '^%?(%d+) (.+)$')
+  local seconds, name = rare.awaited.parse(key)
   if not name then
     return
   end
-  local key_at = at(object, name)
-  local pending = redis_try('GET', key_at)
-  local inbox = type(pending) == 'string' and string.match(pending, '^%?(%w+)$')
+  local at = rare.awaited.at(object, name)
+  local inbox = rare.awaited.inbox_of(redis_try('GET', at))
   local ms = ids.text(1000 * math.min(tonumber(seconds), SECONDS_MAX))
-  redis_try('SET', key_at, text_of(status, id, why, attempts, results), 'PX', ms)
-  if inbox then
-    local ends = P .. '\n' .. inbox .. K.event_ends
-    redis_try('LPUSH', ends, key_at)
+  redis_try('SET', at, text_of(status, id, why, attempts, results), 'PX', ms)
+  local ends = inbox and P .. '\n' .. inbox .. K.event_ends
+  -- Without these rights an inbox could grow for ever.
+  if ends and not rare.emits.denied({ { 'LTRIM', ends, '0', '0' }, { 'PEXPIRE', ends, '1' } }) then
+    redis_try('LPUSH', ends, at)
     redis_try('LTRIM', ends, '0', INBOX_MAX)
     redis_try('PEXPIRE', ends, INBOX_MS)
   end
@@ -76,4 +52,4 @@ local function of_event(object, status, id, why, attempts, results)
   end
 end
 
-return { at = at, key_of = key_of, await = await, is_pending = is_pending, write = write, of_event = of_event }
+return { write = write, of_event = of_event }

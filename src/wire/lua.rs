@@ -114,7 +114,7 @@ manifest! {
         passing "values/time";
         rare "values/text" "values/names" "values/worker" "values/tag" "values/lease"
             "values/registry" "values/fence" "values/jump" "values/rights" "values/marks"
-            "values/page" "values/schedules" "values/emits";
+            "values/page" "values/schedules" "values/awaited" "values/emits";
         passing "values/rules";
         rare "values/group" "values/shares" "values/cron" "values/suspects" "values/clock";
         usual "values/bounds" "values/namespaces" "advance/call" "advance/guard";

@@ -22,9 +22,11 @@ fn every_test_that_the_documents_name_is_there() {
 fn the_protocol_describes_every_key() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let protocol = std::fs::read_to_string(root.join("docs/protocol.md")).expect("the protocol");
-    let of_objects = OBJECT_KINDS
-        .iter()
-        .map(|(_, suffix)| format!("`POBJ{suffix}`"));
+    let of_objects = OBJECT_KINDS.iter().map(|(kind, suffix)| match *kind {
+        "event_end" => format!("`POBJ LF NAME{suffix}`"),
+        "event_ends" => format!("`P LF INBOX{suffix}`"),
+        _ => format!("`POBJ{suffix}`"),
+    });
     for key in of_objects.chain(SHARED_KINDS.iter().map(|(_, key)| format!("`P{key}`"))) {
         assert!(
             protocol.contains(&key),
@@ -44,7 +46,11 @@ fn the_table_of_lost_keys_has_every_key() {
     let (table, _) = table.split_once("\n\n").expect("its end");
     let of_objects = OBJECT_KINDS
         .iter()
-        .map(|(_, suffix)| format!("`OBJ{suffix}`"))
+        .map(|(kind, suffix)| match *kind {
+            "event_end" => format!("`OBJ LF NAME{suffix}`"),
+            "event_ends" => format!("`LF INBOX{suffix}`"),
+            _ => format!("`OBJ{suffix}`"),
+        })
         // The data is the producer's.
         .filter(|key| key != "`OBJ:data`");
     let of_workers = WORKER_KINDS.iter().map(|(name, suffix)| {

@@ -12,8 +12,13 @@ use super::reference::{Broken, Dead, End, Event, FAR, Key, Name, Numbers, Refere
 pub const SCHEDULE_KEYS: [&str; 3] = ["k", "-1", "?3600 a k"];
 /// The beginning of the key of an awaited event; the name of the event follows.
 const AWAITED: &str = "?3600 ";
-/// The time for which the end of an awaited event is kept.
+/// The times for which an end is kept, the note that an event is awaited, and an inbox.
 pub const END_MS: u64 = 3_600_000;
+pub const PENDING_MS: u64 = 604_800_000;
+pub const INBOX_MS: u64 = 60_000;
+/// The inbox of all awaited events, and the value of a key that notes that one is awaited.
+pub const INBOX: &str = "in7";
+pub const PENDING: &str = "?in7";
 
 /// The maximum number of wrong schedules that one reply names.
 const WRONG_MAX: usize = 16;
@@ -83,6 +88,11 @@ pub fn postponed(now: u64) -> u64 {
     2 * FAR + now
 }
 
+/// Returns the object and the name of the event that is queued under this key, if it is awaited.
+pub fn awaited(object: &Name, key: &str) -> Option<Bytes> {
+    Some(member(object, key.strip_prefix(AWAITED)?))
+}
+
 /// Returns the member of `events.scheduled` for this object and key.
 pub fn member(object: &Name, key: &str) -> Bytes {
     [&object[..], b"\n", key.as_bytes()].concat().into()
@@ -99,6 +109,9 @@ impl Reference {
         mode: Mode,
     ) -> Reply {
         let place = (object.clone(), key);
+        // The producer awaits the event.
+        self.ends
+            .extend(awaited(object, key).map(|member| (member, None)));
         match self.schedules.get_mut(&place) {
             Some(_) if mode == Mode::KeepFirst => {}
             Some(schedule) if mode == Mode::KeepTime => schedule.event = event.clone(),
@@ -122,8 +135,11 @@ impl Reference {
 
     /// Writes the end of an event that had this key, if the event is awaited.
     pub fn end(&mut self, object: &Name, key: &str, end: End) {
-        if let Some(name) = key.strip_prefix(AWAITED) {
-            self.ends.insert((object.clone(), name.to_owned()), end);
+        let Some(member) = awaited(object, key) else {
+            return;
+        };
+        if self.ends.insert(member.clone(), Some(end)) == Some(None) {
+            self.inbox.insert(0, member);
         }
     }
 

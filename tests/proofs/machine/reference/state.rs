@@ -184,7 +184,7 @@ pub struct Row {
 }
 
 /// The end of an event whose producer awaits it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
     pub status: &'static str,
     pub id: u64,
@@ -454,8 +454,10 @@ pub struct Reference {
     pub actions: Vec<Action>,
     /// Schedules by object and key.
     pub schedules: BTreeMap<(Name, &'static str), Scheduled>,
-    /// Ends of awaited events, by object and name of the event.
-    pub ends: BTreeMap<(Name, String), End>,
+    /// Awaited events by object and name, as in the key; with their ends, if they have ended.
+    pub ends: BTreeMap<Bytes, Option<End>>,
+    /// The awaited events whose ends were told to the inbox, newest first.
+    pub inbox: Vec<Bytes>,
     /// Number of schedules with a due time that were promoted so far.
     pub promoted: u64,
     /// Number of emits of handlers pushed so far.

@@ -19,7 +19,7 @@ use seriatim::wire::{
 
 use super::super::advance::Advance;
 use super::super::reference::{self, FAR, Given, Reply, SENT_MS, result_of};
-use super::super::schedules::{Mode, member};
+use super::super::schedules::{Mode, PENDING, PENDING_MS, awaited, member};
 use super::super::world::{Call, Part};
 use super::{AGE_MS, BY, DAY, LONG_AGO, Server};
 use crate::support::sweep::sweep;
@@ -464,6 +464,11 @@ impl Server {
                 let member = member(object, key);
                 add.extend([due.as_bytes(), &member]);
                 self.run("ZADD", &add).await;
+                if let Some(awaited) = awaited(object, key) {
+                    let (end, ms) = (self.key(&awaited, ":event.end"), PENDING_MS.to_string());
+                    let set = [&end, PENDING.as_bytes(), b"PX", ms.as_bytes()];
+                    self.run("SET", &set).await;
+                }
             }
             Call::Cancel(object, key) => {
                 let hash = self.key(object, ":events.scheduled");

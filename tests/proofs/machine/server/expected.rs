@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::operator::{WHO, WHY};
 use super::super::reference::{Dead, FAR, Name, OPERATOR, Reference, newest_first};
 use super::super::rules;
-use super::super::schedules::member;
+use super::super::schedules::{INBOX, PENDING, member};
 use super::super::shares;
 use super::{Dump, LONG_AGO};
 
@@ -104,7 +104,16 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
             .chain(taken)
             .chain(results)
     });
-    for ((object, name), end) in &state.ends {
+    for (member, end) in &state.ends {
+        let Some(end) = end else {
+            put(
+                member,
+                ":event.end",
+                "string",
+                vec![text(PENDING.to_owned())],
+            );
+            continue;
+        };
         let error = (!end.error.is_empty()).then(|| {
             // Lua's encoder also escapes slashes.
             let error = serde_json::to_string(&String::from_utf8_lossy(&end.error));
@@ -121,13 +130,14 @@ pub(super) fn wanted(state: &Reference, prefix: &str) -> Dump {
             error.unwrap_or_default(),
             results.unwrap_or_default()
         );
-        put(
-            &member(object, name),
-            ":event.end",
-            "string",
-            vec![text(value)],
-        );
+        put(member, ":event.end", "string", vec![text(value)]);
     }
+    let inbox = state.inbox.iter().map(|member| {
+        let parts = [prefix.as_bytes(), member, b":event.end"];
+        parts.concat()
+    });
+    let name = format!("\n{INBOX}");
+    put(name.as_bytes(), ":event.ends", "list", inbox.collect());
     let meta = state.meta.iter().flat_map(|id| {
         let mut fields = if state.log_on {
             vec!["event.log", "on"]

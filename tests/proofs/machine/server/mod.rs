@@ -20,7 +20,9 @@ use seriatim::wire::operator::By;
 
 use super::operator::{WHO, WHY};
 use super::reference::{Broken, FAR, Failure, Name, Reference, Reply, SENT_MS};
-use super::schedules::{END_MS, QUEUED, REFERENCE, Scheduled, member, postponed};
+use super::schedules::{
+    END_MS, INBOX, INBOX_MS, PENDING_MS, QUEUED, REFERENCE, Scheduled, member, postponed,
+};
 use super::world::Call;
 use expected::{differences, wanted};
 
@@ -191,11 +193,13 @@ impl Server {
         let sent = state.objects.iter();
         let sent = sent.filter(|(_, object)| object.sent.is_some());
         let sent = sent.map(|(name, _)| (self.key(name, ":event.sent"), SENT_MS));
-        let ends = state.ends.keys();
-        let ends = ends.map(|(object, name)| {
-            let member: Name = member(object, name);
-            (self.key(&member, ":event.end"), END_MS)
+        let ends = state.ends.iter().map(|(member, end)| {
+            let ms = if end.is_some() { END_MS } else { PENDING_MS };
+            (self.key(member, ":event.end"), ms)
         });
+        let inbox = Name::from(format!("\n{INBOX}").into_bytes());
+        let inbox = (!state.inbox.is_empty()).then(|| (self.key(&inbox, ":event.ends"), INBOX_MS));
+        let ends = ends.chain(inbox);
         let lives: BTreeMap<_, _> = leases.chain(fading).chain(sent).chain(ends).collect();
         for key in lives.keys().chain(ttls.keys()) {
             let (wanted, left) = (lives.get(key).copied(), ttls.get(key).copied());
