@@ -107,6 +107,51 @@ async fn a_process_that_was_taken_over_ends_and_says_so() {
     console.until_at_rest().await;
 }
 
+/// A process is paused while it waits. Redis gives it a batch, whose reply lies in its socket. Its
+/// lease ends, and another process delivers the event. Then the paused process reads the reply, and
+/// delivers nothing of it.
+#[tokio::test]
+async fn a_reply_older_than_the_lease_is_not_delivered() {
+    let (redis, console) = Redis::start().with_console().await;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("out.ndjson");
+    let sink = format!("file:{}", file.display());
+    let paused = Process::start(&redis, "w", &sink, &["--lease", "2s"]);
+    console.emit("work:1", "1").await;
+    until("it works", PATIENCE, async || {
+        (sent_to(&file).len() == 1).then_some(())
+    })
+    .await;
+    console.until_idle(1).await;
+    paused.pause();
+    console.emit("work:1", "2").await;
+    let owner = until_owned(&console, "work:1").await;
+    assert!(owner.starts_with("w."), "{owner}");
+    let lease = console.keys.worker_lease("w");
+    until("its lease is over", PATIENCE, async || {
+        console.text(&lease).await.is_none().then_some(())
+    })
+    .await;
+    let recorder = Recorder::new();
+    let other = start(&redis, "other", &recorder, |_| {});
+    recorder.until_sent(1).await;
+    other.finish().await;
+    paused.go_on();
+    paused.until_logged("attaching again").await;
+    console.emit("work:1", "3").await;
+    until("it goes on", PATIENCE, async || {
+        sent_to(&file)
+            .iter()
+            .any(|sent| sent.event == "3")
+            .then_some(())
+    })
+    .await;
+    let events: Vec<_> = sent_to(&file).into_iter().map(|sent| sent.event).collect();
+    assert_eq!(events, ["1", "3"], "{}", paused.log());
+    paused.terminate();
+    console.until_at_rest().await;
+}
+
 /// A process is paused for longer than its lease, and its object continues in another process.
 /// After the pause the first process attaches again, and delivers the next event in order.
 #[tokio::test]

@@ -373,6 +373,9 @@ impl Finder {
                         .push(Box::pin(async move { Called::Settled(settled.await) }));
                     self.wake = true;
                 }
+                // The process has stood still after Redis had replied. Another process may have the
+                // event by now. Dropping the claim gives it back, if it is still this one's.
+                None if self.slots.held.may_be_over() => drop(Claimed::new(slot, in_flight)),
                 None => self.give(Claimed::new(slot, in_flight), impatient),
             }
         }

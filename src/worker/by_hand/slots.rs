@@ -20,7 +20,7 @@ use crate::worker::config::WorkerConfig;
 use crate::worker::serve::caller::{Caller, FAILED_MAX, FAILED_MIN, Found, send};
 use crate::worker::serve::slots::{InFlight, rejected, shortened};
 use crate::worker::session::connect::{Redis, SharedConnection, is_lasting};
-use crate::worker::session::lease::{self, Session};
+use crate::worker::session::lease::{self, Held, Session};
 use crate::worker::times::growing_wait::GrowingWait;
 use crate::worker::times::retry::RetryPolicy;
 use crate::worker::watch::logged;
@@ -45,6 +45,8 @@ pub(super) struct HandSlots {
     /// The runtime in which the session began. The slots keep it because the program may drop a
     /// claimed event outside of any runtime.
     pub(super) runtime: Handle,
+    /// The time until which the lease is held.
+    pub(super) held: Arc<Held>,
     /// Cancelled when the session ends.
     pub(super) over: CancellationToken,
 }
@@ -87,6 +89,7 @@ impl HandSlots {
             claim_first: Mutex::new(ClaimFirst::Held),
             soonest: Mutex::new(Instant::now()),
             runtime: Handle::current(),
+            held: Arc::clone(&session.held),
             over: CancellationToken::new(),
         }
     }

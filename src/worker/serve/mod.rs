@@ -56,7 +56,7 @@ use crate::worker::serve::slots::{Policy, Slot, Slots, Step};
 use crate::worker::serve::wait::Waited;
 use crate::worker::session::connect::{Redis, is_lasting};
 use crate::worker::session::keeper::{Keeper, Notice, keeper};
-use crate::worker::session::lease::{Lost, Session};
+use crate::worker::session::lease::{Held, Lost, Session};
 use crate::worker::times::event_time::EventTimes;
 use crate::worker::times::pending::until;
 use crate::worker::watch::activity::{Activity, TURN_EVERY};
@@ -87,6 +87,8 @@ pub(crate) struct Serve<'a> {
     waiting: Waiting,
     deliveries: Deliveries,
     health: Health,
+    /// The time until which the lease is held.
+    held: Arc<Held>,
     notices: mpsc::Receiver<Notice>,
     /// The handle of the lease thread. The thread ends when the session drops this handle.
     _keeper: Keeper,
@@ -129,6 +131,7 @@ impl<'a> Serve<'a> {
             waiting: Waiting::new(),
             deliveries,
             health: Health::Up,
+            held: Arc::clone(&session.held),
             notices,
             _keeper: keeper,
             activity: Arc::clone(activity),
@@ -204,7 +207,8 @@ impl<'a> Serve<'a> {
                     self.give_back();
                     None
                 }
-                () = until(probe_at) => {
+                // The parked batch may belong to another process by now.
+                () = until(probe_at), if !self.held.may_be_over() => {
                     self.probe();
                     None
                 }
@@ -306,6 +310,14 @@ impl<'a> Serve<'a> {
             Err(lost) => return Some(SessionEnd::Lost(lost)),
         };
         self.calls.succeeded();
+        if self.held.may_be_over() {
+            // The process has stood still after Redis had replied. Another process may have these
+            // batches by now. So this reply counts as lost: the next call is fenced, or it finds the
+            // same state again.
+            self.pacing.unanswered();
+            asked.into_iter().for_each(|slot| self.unanswered(slot));
+            return None;
+        }
         self.pacing.claim_first = claim_first;
         if more {
             self.pacing.wake();

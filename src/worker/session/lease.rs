@@ -1,14 +1,14 @@
 //! The lease: how a process takes its worker name, keeps it, and gives it back.
 //!
 //! A worker name is *free* (it has no lease) or *taken* (it has a lease with a token). A process
-//! does not decide by its own clock whether it still has the lease: every script compares the token
+//! does not decide by its own clock that it still has the lease: every script compares the token
 //! in Redis. So a process that was paused for longer than its lease notices the loss at its next
 //! call. If the process dies, the lease ends. Then other processes adopt the name's objects
 //! (`recover`), or the next process of the name attaches.
 //!
 //! A separate thread renews the lease (`keeper`).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::ErrorKind;
@@ -46,6 +46,30 @@ pub(crate) struct Session {
     /// Whether the lease was let go because the loop stood still. If so, the next attach counts a
     /// crash for each unfinished batch.
     pub(crate) let_go: bool,
+    /// The time until which the lease is held.
+    pub(crate) held: Arc<Held>,
+}
+
+/// The time until which a lease is held for certain, by the clock of this process. The lease itself
+/// is in Redis, so it may be held for longer.
+#[derive(Debug)]
+pub(crate) struct Held(Mutex<Instant>);
+
+impl Held {
+    /// Returns the time of a lease that a call has made or renewed. The call was sent at this time.
+    fn since(sent: Instant, lease: Duration) -> Self {
+        Self(Mutex::new(sent + lease))
+    }
+
+    fn renewed(&self, sent: Instant, lease: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = sent + lease;
+    }
+
+    /// Returns whether the lease may have ended: the process has stood still, or Redis is away.
+    /// Another process may have its objects.
+    pub(crate) fn may_be_over(&self) -> bool {
+        Instant::now() >= *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The way in which a session lost its lease.
@@ -158,6 +182,7 @@ pub(crate) async fn attach(
             crashes_max: config.crashes_held(),
             suspects: config.suspects(),
         };
+        let sent = Instant::now();
         match around!("attach", wire::attach(&mut conn, &config.keys, &args)).await {
             Ok(Attached::Attached { kept, held, lost }) => {
                 redis.figures().lost_keys(logged::quarantined_all(&lost));
@@ -169,6 +194,7 @@ pub(crate) async fn attach(
                     changes,
                     again: before.is_some(),
                     let_go: false,
+                    held: Arc::new(Held::since(sent, config.lease)),
                 });
             }
             Ok(Attached::InUse { lease, left }) => {
@@ -277,8 +303,10 @@ pub(super) async fn renew(
         config.lease,
         config.concurrency,
     );
+    let sent = Instant::now();
     match redis.timed(Call::Renew, around!("renew", call)).await? {
         Renewed::Renewed { strays, lost } => {
+            session.held.renewed(sent, config.lease);
             redis.figures().lost_keys(logged::quarantined_all(&lost));
             if strays == 0 {
                 return Ok(None);
