@@ -16,7 +16,7 @@ use super::{Found, local_ms};
 pub(super) struct Skipped;
 
 /// An event of a case.
-enum Event {
+pub(super) enum Event {
     Value(Json),
     Text(Vec<u8>),
 }
@@ -30,7 +30,7 @@ impl IntoEvent for Event {
     }
 }
 
-fn event_of(event: &Json) -> Result<Event, Skipped> {
+pub(super) fn event_of(event: &Json) -> Result<Event, Skipped> {
     let (word, value) = event.only();
     Ok(match word {
         "value" => Event::Value(value.clone()),
@@ -83,6 +83,11 @@ fn text_of(text: &Json, found: &Found) -> Result<String, Skipped> {
             (word, _) => panic!("this runner does not know {word}"),
         },
     }
+}
+
+/// Returns a text of a handler's action. Such a text names no made key.
+pub(super) fn text_of_handler(text: &Json) -> Result<String, Skipped> {
+    text_of(text, &Found::default())
 }
 
 /// Returns a Redis command of a case.
