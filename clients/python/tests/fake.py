@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -23,11 +24,14 @@ class FakeWorker:
         self.folder = folder
         self.log = folder / "log"
         self._log = self.log.open("wb")
+        # Without this variable, a line that is not flushed stays in the program.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAMS / program), str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            env=environment,
         )
         self._lines: queue.Queue[Optional[Line]] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)

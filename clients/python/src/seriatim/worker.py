@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 import signal
@@ -179,6 +180,9 @@ class Worker:
         os.dup2(nothing, 0)
         os.close(nothing)
         os.dup2(2, 1)
+        # A line of a print() must not wait for others, and not be lost if the process is killed.
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)
         with source, target:
             engine = Engine(
                 self._handlers,

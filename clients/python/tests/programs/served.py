@@ -129,7 +129,7 @@ async def async_payload(event: Any, cx: AsyncContext) -> None:
 
 @worker.on("prints")
 def prints(event: Any, cx: Context) -> None:
-    print("a stray line", flush=True)
+    print("a stray line")
     subprocess.run(["sh", "-c", "echo a line of a child; cat"], check=True)
 
 
