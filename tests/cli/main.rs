@@ -16,6 +16,7 @@ mod effects;
 mod emit;
 mod examples;
 mod exec;
+mod exec_chaos;
 mod history;
 mod hostile_names;
 mod limit;

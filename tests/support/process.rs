@@ -113,6 +113,11 @@ impl Process {
         self.signal(Signal::CONT);
     }
 
+    /// Returns the id of the process.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
@@ -124,7 +129,7 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("the signal is sent");
+        kill_process(self.pid(), signal).expect("the signal is sent");
     }
 
     /// Waits until the process has ended.
