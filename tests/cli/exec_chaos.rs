@@ -186,6 +186,10 @@ fn produce(
                     match emit.send().await {
                         Ok(_) => break,
                         Err(EmitError::Unknown { .. } | EmitError::Connect { .. }) => {}
+                        // Redis loads its data.
+                        Err(EmitError::Refused { .. }) => {
+                            tokio::time::sleep(Duration::from_millis(20)).await
+                        }
                         Err(error) => panic!("{error}"),
                     }
                 }

@@ -49,7 +49,7 @@ impl<'a> Emit<'a> {
     ///
     /// Such an emit is one script, so it cannot be part of a transaction of the caller. Its event
     /// is alone in its batch, and costs about as much as that of a schedule. Until its end is
-    /// forgotten, it costs Redis about 500 bytes, four times the bytes of object name and key, and
+    /// forgotten, it costs Redis about 350 bytes, four times the bytes of object name and key, and
     /// those of the results.
     ///
     /// ```no_run
