@@ -2,6 +2,7 @@
  * The errors of the emitter. The important question about each error is: is it certain that nothing was
  * applied?
  */
+import type { EventEnd } from "./emit/end.js";
 import { escapeName, quoted } from "./escape.js";
 
 /** The kind of an error, for a `switch`. */
@@ -10,6 +11,7 @@ export type EmitErrorKind =
     | "event"
     | "key"
     | "due"
+    | "not_awaitable"
     | "connect"
     | "unknown"
     | "key_reused"
@@ -57,6 +59,18 @@ export class InvalidKey extends EmitError {
 export class InvalidDue extends EmitError {
     override readonly name = "InvalidDue";
     readonly kind = "due";
+}
+
+/** An awaited emit has subevents or data. Nothing was sent. */
+export class NotAwaitable extends EmitError {
+    override readonly name = "NotAwaitable";
+    readonly kind = "not_awaitable";
+
+    constructor(readonly object: string) {
+        super(
+            `an awaited emit has one event and no data; that of ${escapeName(object)} has more: await an event of its own`,
+        );
+    }
 }
 
 /** No connection could be made, so nothing was sent. The next call tries to connect again. */
@@ -234,6 +248,86 @@ export class EmitManyError extends EmitError {
 
     override get isUnknown(): boolean {
         return this.failed.some(({ error }) => error.isUnknown);
+    }
+}
+
+/** An awaited event has ended, but was not delivered. */
+export class EventFailed extends Error {
+    override readonly name = "EventFailed";
+
+    constructor(
+        readonly object: string,
+        readonly eventName: string,
+        /** The status, the error, the attempts and the results. */
+        readonly end: EventEnd,
+    ) {
+        const why = end.error || "without an error";
+        super(`event ${quoted(eventName)} of ${escapeName(object)} is ${end.status || "over"}: ${why}`);
+    }
+}
+
+/** A wait for the end of an event has failed. The event goes on: wait again by its object and name. */
+export abstract class WaitError extends Error {
+    /** The kind of the error, for a `switch`. */
+    abstract readonly kind: "timed_out" | "end_refused" | "closed";
+
+    constructor(
+        readonly object: string,
+        readonly eventName: string,
+        message: string,
+        cause?: unknown,
+    ) {
+        super(message, { cause });
+    }
+}
+
+/** The event has not ended in time, or its end is forgotten, or no emit with this name was awaited. */
+export class EndTimedOut extends WaitError {
+    override readonly name = "EndTimedOut";
+    readonly kind = "timed_out";
+
+    constructor(
+        object: string,
+        eventName: string,
+        readonly timeoutMs: number,
+        /** The last error, if Redis could not be asked at the end of this time. */
+        readonly unreachable: unknown,
+    ) {
+        const why = unreachable === undefined ? "" : ` (${describe(unreachable)})`;
+        super(
+            object,
+            eventName,
+            `no end of event ${quoted(eventName)} of ${escapeName(object)} after ${timeoutMs} ms${why}: ` +
+                "wait again, or look at the object with `seriatim inspect`",
+            unreachable,
+        );
+    }
+}
+
+/** Redis refuses to tell the end: the user lacks the right to `MGET`. */
+export class EndRefused extends WaitError {
+    override readonly name = "EndRefused";
+    readonly kind = "end_refused";
+
+    constructor(object: string, eventName: string, cause: Error) {
+        const what = `the end of event ${quoted(eventName)} of ${escapeName(object)}`;
+        const why = `${describe(cause)}; give the user the rights of docs/protocol.md`;
+        super(object, eventName, `Redis refuses to tell ${what}: ${why}`, cause);
+    }
+}
+
+/** The emitter was closed during the wait. */
+export class WaitClosed extends WaitError {
+    override readonly name = "WaitClosed";
+    readonly kind = "closed";
+
+    constructor(object: string, eventName: string) {
+        const what = `event ${quoted(eventName)} of ${escapeName(object)}`;
+        super(
+            object,
+            eventName,
+            `the emitter was closed during a wait for ${what}; wait again with another emitter`,
+        );
     }
 }
 

@@ -1,6 +1,14 @@
 export type { Appended, MultiReply, Transaction } from "./emit/appended.js";
+export type { Awaited, CallOptions, WaitOptions } from "./emit/awaited.js";
 export type { EmitParts } from "./emit/draft.js";
-export { type EmitOptions, type Emitted, Emitter, type EmitterOptions } from "./emit/emitter.js";
+export {
+    type AwaitedOptions,
+    type EmitOptions,
+    type Emitted,
+    Emitter,
+    type EmitterOptions,
+} from "./emit/emitter.js";
+export type { EventEnd, EventStatus } from "./emit/end.js";
 export type { ClientLike, RedisLike } from "./emit/link.js";
 export type { EmittedMany } from "./emit/many.js";
 export type { Cancelled as CancelResult, Scheduled, ScheduleOptions } from "./emit/schedule.js";
@@ -8,6 +16,9 @@ export {
     EmitError,
     type EmitErrorKind,
     EmitManyError,
+    EndRefused,
+    EndTimedOut,
+    EventFailed,
     Full,
     type FullDetail,
     InvalidDue,
@@ -15,12 +26,15 @@ export {
     InvalidKey,
     InvalidName,
     KeyReused,
+    NotAwaitable,
     type ObjectFailed,
     OutcomeUnknown,
     OutOfMemory,
     Refused,
     TooLarge,
     Unconnected,
+    WaitClosed,
+    WaitError,
     WrongType,
 } from "./errors.js";
 export { RawJson } from "./event.js";

@@ -5,6 +5,8 @@ import { escapeName, quoted } from "./escape.js";
 
 const NAME_BYTES_MAX = 512;
 const KEY_BYTES_MAX = 256;
+/** The event `NAME` has the key `?SECONDS NAME`, with at most 604,800 seconds. */
+const AWAITED_BYTES_MAX = KEY_BYTES_MAX - "?604800 ".length;
 const NAMESPACE = /^[A-Za-z0-9_.-]{1,64}$/;
 const CONTROL = /[\u0000-\u001f\u007f-\u009f]/;
 
@@ -43,11 +45,20 @@ export function checkKey(key: string): string {
     return key;
 }
 
+/** Checks the name of an awaited event. The event is queued under a longer key. */
+export function checkAwaited(name: string): string {
+    const why = defect(name, "the name of an awaited event", AWAITED_BYTES_MAX);
+    if (why !== undefined) {
+        throw new InvalidKey(why);
+    }
+    return name;
+}
+
 const RANDOM = randomBytes(8).toString("hex");
 const STARTED = String(Date.now()).padStart(13, "0");
 let made = 0;
 
-/** Returns a new key that no other schedule has. A later key of this process is greater in the order of bytes. */
+/** Returns a new key that no other schedule or awaited event has. A later key of this process is greater in the order of bytes. */
 export function uniqueKey(): string {
     const count = String(made++).padStart(12, "0");
     return `-${STARTED}-${count}-${RANDOM}`;
@@ -102,6 +113,16 @@ export class Keys {
     /** The key of the event that a worker has taken, with the event's id. */
     taken(object: string): string {
         return `${this.prefix}${object}:event.key`;
+    }
+
+    /** The end of an awaited event. */
+    eventEnd(object: string, name: string): string {
+        return `${this.prefix}${object}\n${name}:event.end`;
+    }
+
+    /** The ends that were written for an inbox. */
+    eventEnds(inbox: string): string {
+        return `${this.prefix}\n${inbox}:event.ends`;
     }
 
     get markers(): string {

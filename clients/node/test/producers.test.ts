@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Redis } from "ioredis";
-import { EmitError, EmitManyError, Emitter, Full } from "seriatim";
+import { EmitError, EmitManyError, Emitter, Full, WaitError } from "seriatim";
 import {
     event,
     events,
@@ -14,7 +14,10 @@ import {
     redisMs,
     replaceIn,
     type Span,
+    sameEnd,
     sameKey,
+    sameScore,
+    sameText,
     sameTime,
     scheduleOptions,
     single,
@@ -24,6 +27,9 @@ import { Server } from "./support.js";
 
 /** An error as a result. */
 function errorResult(error: unknown): Json {
+    if (error instanceof WaitError) {
+        return { error: error.kind, message: error.message };
+    }
     if (!(error instanceof EmitError)) {
         throw error;
     }
@@ -47,7 +53,7 @@ async function orError(work: () => Promise<Json>): Promise<Json> {
     }
 }
 
-const PARTS = ["subevents", "data", "key", "window_ms"];
+const PARTS = ["subevents", "data", "key", "window_ms", "awaited", "keep_ms"];
 
 function parts(members: Json) {
     const { subevents, data, key, window_ms: window } = members;
@@ -59,12 +65,25 @@ function parts(members: Json) {
     };
 }
 
+async function emit(emitter: Emitter, of: Json): Promise<Json> {
+    const [object, value] = [text(of.object), event(of.event)];
+    if (!of.awaited) {
+        return await emitter.emit(object, value, parts(of));
+    }
+    const options = { ...parts(of), awaited: true, keepMs: of.keep_ms } as const;
+    const { events, queued, repeated, name } = await emitter.emit(object, value, options);
+    return { events, queued, repeated, key: name };
+}
+
 async function operate(emitter: Emitter, redis: Redis, operation: Json): Promise<Json> {
     const [name, of] = single(operation, "an operation");
     switch (name) {
         case "emit":
             only(of, name, ["object", "event"], PARTS);
-            return await emitter.emit(text(of.object), event(of.event), parts(of));
+            return await emit(emitter, of);
+        case "end_of":
+            only(of, name, ["object", "name", "within_ms"]);
+            return { end: await emitter.endOf(text(of.object), text(of.name), of.within_ms) };
         case "emit_many":
             only(of, name, ["events"]);
             return await emitter.emitMany(
@@ -126,7 +145,18 @@ async function transaction(emitter: Emitter, redis: Redis, steps: Json[]): Promi
     });
 }
 
-const RESULT = ["events", "queued", "repeated", "chunks", "key", "due_ms", "change", "cancelled", "outcomes"];
+const RESULT = [
+    "events",
+    "queued",
+    "repeated",
+    "chunks",
+    "key",
+    "due_ms",
+    "change",
+    "cancelled",
+    "outcomes",
+    "end",
+];
 const ERROR = [
     "error",
     "message",
@@ -156,6 +186,9 @@ function same(found: Json, wanted: Json, span: Span, what: string): void {
         const where = `${what} ${name}, found ${JSON.stringify(found)}`;
         if (name === "message_has") {
             assert.ok(String(found.message).includes(value), where);
+        } else if (name === "end") {
+            assert.ok("end" in found, where);
+            sameEnd(found.end, value, where);
         } else if (name === "due_ms") {
             sameTime(found.due_ms, value, span, where);
         } else if (Array.isArray(value)) {
@@ -174,7 +207,7 @@ test("producers.json", async (t) => {
     const server = await Server.start(t);
     const redis = server.client(t);
     const cases = readCases("producers.json");
-    assert.ok(cases.length >= 60);
+    assert.ok(cases.length >= 150);
     assert.equal(new Set(cases.map(({ name }) => name)).size, cases.length, "names are unique");
     for (const one of cases) {
         await t.test(one.name, async () => {
@@ -219,5 +252,25 @@ test("producers.json", async (t) => {
                 await emitter.close();
             }
         });
+    }
+});
+
+test("the markers of awaited emits are compared", () => {
+    const span = { begin: 1_795_977_000_000, end: 1_795_977_000_005 };
+    const [micros, late] = [span.begin * 1000 + 3000, span.end * 1000 + 3000];
+    sameText(`\0queued ${micros} ?60 k`, "\0queued <us> ?60 k", span, "a");
+    sameText("?0aZ", "?<inbox>", span, "a");
+    sameScore(-1e15 - micros, "<queued>", span, "a");
+    for (const [found, wanted] of [
+        [`\0queued ${late} ?60 k`, "\0queued <us> ?60 k"],
+        ["\0queued 1 k", "\0queued <us> k"],
+        ["?", "?<inbox>"],
+        ["?a b", "?<inbox>"],
+        ["x", "."],
+    ] as const) {
+        assert.throws(() => sameText(found, wanted, span, "a"), assert.AssertionError);
+    }
+    for (const score of [-1e15 - late, micros]) {
+        assert.throws(() => sameScore(score, "<queued>", span, "a"), assert.AssertionError);
     }
 });

@@ -4,12 +4,14 @@ import { test } from "node:test";
 import type { Redis } from "ioredis";
 import {
     Emitter,
+    type EventEnd,
     type HandlerContext,
     Postponed,
     Rejected,
     Transient,
     Unavailable,
     Unknown,
+    WaitError,
     Worker,
 } from "seriatim";
 import {
@@ -21,6 +23,7 @@ import {
     only,
     readCases,
     redisMs,
+    sameEnd,
     sameKey,
     scheduleOptions,
     single,
@@ -206,6 +209,40 @@ class Play {
     }
 }
 
+async function emit(emitter: Emitter, of: Json): Promise<void> {
+    const more = [...SCHEDULE, "subevents", "data", "window_ms", "awaited", "keep_ms"];
+    only(of, "an emit", ["object", "event"], more);
+    const [object, value] = [text(of.object), event(of.event)];
+    if ("after_ms" in of || "at_ms" in of) {
+        await emitter.schedule(object, value, scheduleOptions(of));
+        return;
+    }
+    const [data, idempotencyKey] = [of.data === undefined ? undefined : event(of.data), text(of.key)];
+    if (of.awaited) {
+        await emitter.emit(object, value, { awaited: true, idempotencyKey, keepMs: of.keep_ms });
+    } else {
+        await emitter.emit(object, value, { subevents: events(of.subevents), data, idempotencyKey });
+    }
+}
+
+/** Compares the ends of awaited events. */
+async function sameEnds(emitter: Emitter, ends: Json[]): Promise<void> {
+    for (const one of ends) {
+        const {
+            object,
+            name,
+            within_ms: ms,
+        } = only(one, "an end", ["object", "name"], ["end", "error", "within_ms"]);
+        const end = await emitter.endOf(object, name, ms).catch((error: unknown) => error);
+        if (end instanceof WaitError) {
+            assert.equal(end.kind, one.error, String(end));
+        } else {
+            assert.equal(one.error, undefined, JSON.stringify(end));
+            sameEnd(end as EventEnd, one.end, `the end ${name} of ${object}`);
+        }
+    }
+}
+
 /** Returns the rows of the event log. */
 async function rowsOf(redis: Redis, prefix: string): Promise<Json[]> {
     const entries = await redis.xrange(`${prefix}event.log`, "-", "+");
@@ -255,11 +292,11 @@ test("workers.json", async (t) => {
     const server = await Server.start(t);
     const redis = server.client(t);
     const cases = readCases("workers.json");
-    assert.ok(cases.length >= 40);
+    assert.ok(cases.length >= 55);
     for (const one of cases) {
         await t.test(one.name, async () => {
             only(one, "the case", ["name", "emit", "handlers", "then"], ["namespace", "worker", "given"]);
-            only(one.then, "then", ["calls", "log"], ["held", "keys"]);
+            only(one.then, "then", ["calls", "log"], ["held", "keys", "ends"]);
             await redis.flushall();
             await given(redis, one.given);
             const { namespace } = one;
@@ -267,23 +304,7 @@ test("workers.json", async (t) => {
             const begin = await redisMs(redis);
             const emitter = new Emitter(server.url, { namespace });
             for (const of of one.emit) {
-                only(
-                    of,
-                    "an emit",
-                    ["object", "event"],
-                    [...SCHEDULE, "subevents", "data", "key", "window_ms"],
-                );
-                const [object, value] = [text(of.object), event(of.event)];
-                if ("after_ms" in of || "at_ms" in of) {
-                    await emitter.schedule(object, value, scheduleOptions(of));
-                } else {
-                    const data = of.data === undefined ? undefined : event(of.data);
-                    await emitter.emit(object, value, {
-                        subevents: events(of.subevents),
-                        data,
-                        idempotencyKey: of.key,
-                    });
-                }
+                await emit(emitter, of);
             }
             await emitter.close();
             const worker = new Worker(server.url, {
@@ -336,6 +357,8 @@ test("workers.json", async (t) => {
                     last = row.status === "completed" ? row.id : last;
                 });
             }
+            await using reader = new Emitter(server.url, { namespace });
+            await sameEnds(reader, one.then.ends ?? []);
             for (const [object, why] of held) {
                 const reason = await redis.get(`${prefix}${object}:events.held.id`);
                 assert.ok(reason?.includes(why), `${object} is held: ${reason}`);

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any, Optional
 
 from support import CASES
 
-from seriatim import Json
+from seriatim import EventEnd, Json
 
 SURROGATE = "\ud800"
 SPECIAL = {
@@ -97,6 +98,19 @@ class Expect:
             wanted = wanted.replace(f"<key of {at}>", key)
         return wanted
 
+    def same(self, found: bytes, wanted: str, where: str) -> None:
+        """Compares a text of a key, which may have the times and the inbox of awaited emits."""
+        pattern = re.escape(self.text(wanted)).replace("<us>", "([0-9]{16})").replace("<inbox>", "[0-9A-Za-z]{1,32}")
+        match = re.fullmatch(pattern, found.decode())
+        assert match, (where, found, wanted)
+        for micros in match.groups():
+            self.number(int(micros) / 1000, {"now_plus_ms": 0})
+
+    def score(self, found: float, wanted: Any) -> None:
+        if wanted == "<queued>":
+            found, wanted = (-1e15 - found) / 1000, {"now_plus_ms": 0}
+        self.number(found, wanted)
+
     def number(self, found: Any, wanted: Any) -> None:
         if isinstance(wanted, dict):
             name, plus = one(wanted)
@@ -118,10 +132,12 @@ class Expect:
         kind, value = one(wanted)
         encoded = self.text(key).encode()
         if kind == "string":
-            assert client.get(encoded) == self.text(value).encode(), key
+            self.same(client.get(encoded), value, key)
         elif kind == "list":
             found_list = client.lrange(encoded, 0, -1)
-            assert found_list == [self.text(item).encode() for item in value], (key, found_list)
+            assert len(found_list) == len(value), (key, found_list)
+            for item, wanted_item in zip(found_list, value):
+                self.same(item, wanted_item, key)
         elif kind == "list_length":
             assert client.llen(encoded) == value, key
         elif kind == "hash":
@@ -131,7 +147,21 @@ class Expect:
             found = dict(client.zrange(encoded, 0, -1, withscores=True))
             assert set(found) == {self.text(member).encode() for member in value}, key
             for member, score in value.items():
-                self.number(found[self.text(member).encode()], score)
+                self.score(found[self.text(member).encode()], score)
         else:
             assert kind == "zset_of", f"the runner does not know {kind}"
             assert set(client.zrange(encoded, 0, -1)) == {self.text(member).encode() for member in value}, key
+
+
+def compare_end(end: EventEnd, wanted: dict[str, Any]) -> None:
+    """Compares the end of an awaited event."""
+    for name, value in wanted.items():
+        if name == "error_has":
+            assert value in (end.error or ""), end
+        elif name == "result_bytes":
+            assert len(json.dumps(end.result, separators=(",", ":"))) == value
+        else:
+            assert name in ("status", "id", "error", "attempts", "result", "results"), (
+                f"the runner does not know {name}"
+            )
+            assert getattr(end, name) == value, (name, end)

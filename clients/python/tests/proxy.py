@@ -42,8 +42,7 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._go.set()
         self._listener.close()
-        for one in self._sockets:
-            one.close()
+        _close(*self._sockets)
         self._folder.cleanup()
 
     def lose_request_with(self, word: bytes, times: int = 1) -> None:

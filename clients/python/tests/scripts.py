@@ -189,7 +189,7 @@ def schedule_args(members: Action) -> tuple[tuple[Any, Any], dict[str, Any]]:
 
 def emit_args(members: Action) -> tuple[tuple[Any, Any], dict[str, Any]]:
     """Returns the arguments of an emit."""
-    only(members, "object", "event", "subevents", "data", "key", "window_ms")
+    only(members, "object", "event", "subevents", "data", "key", "window_ms", "awaited", "keep_ms")
     more: dict[str, Any] = {}
     if "subevents" in members:
         more["subevents"] = events(members["subevents"])
@@ -199,4 +199,14 @@ def emit_args(members: Action) -> tuple[tuple[Any, Any], dict[str, Any]]:
         more["idempotency_key"] = text(members["key"])
     if "window_ms" in members:
         more["window"] = members["window_ms"] / 1000
+    if "awaited" in members:
+        more["awaited"] = members["awaited"]
+    if "keep_ms" in members:
+        more["keep"] = members["keep_ms"] / 1000
     return (text(members["object"]), event(members["event"])), more
+
+
+def end_of_args(members: Action) -> tuple[Any, Any, float]:
+    """Returns the arguments of a wait."""
+    only(members, "object", "name", "within_ms")
+    return text(members["object"]), text(members["name"]), members.get("within_ms", 10_000) / 1000

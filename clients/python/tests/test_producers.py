@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import pytest
 import redis
 import redis.asyncio
-from case_values import Expect, event, load, now_ms, one, only, text
+from case_values import Expect, compare_end, event, load, now_ms, one, only, text
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from scripts import emit_args, schedule_args
+from scripts import emit_args, end_of_args, schedule_args
 from support import Server
 
-from seriatim import AsyncEmitter, EmitError, EmitManyError, Emitter
+from seriatim import AsyncEmitter, EmitError, EmitManyError, Emitter, WaitError
 
 PRODUCERS = load("producers.json")
 Case = dict[str, Any]
@@ -43,7 +43,7 @@ class Runner:
         found = []
         for at, operation in enumerate(self.case["do"]):
             result = await self.operation(operation)
-            if "key" in result and "due_ms" in result:
+            if result.get("key", "").startswith("-"):
                 self.keys[at] = result["key"]
             found.append(result)
         expect = Expect(begin, self.redis_ms(), self.keys)
@@ -66,6 +66,7 @@ class Runner:
         name, members = one(operation)
         known: dict[str, Callable[[Case], Any]] = {
             "emit": self.emit,
+            "end_of": self.end_of,
             "emit_many": self.emit_many,
             "schedule": self.schedule,
             "cancel": self.cancel,
@@ -74,7 +75,7 @@ class Runner:
         }
         try:
             result: Case = await known[name](members)
-        except EmitError as error:
+        except (EmitError, WaitError) as error:
             result = {"error": error}
         return result
 
@@ -87,7 +88,13 @@ class Runner:
 
     async def emit(self, members: Case) -> Case:
         emitted = await self.call_with(self.emitter.emit, emit_args(members))
-        return {"events": emitted.events, "queued": emitted.queued, "repeated": emitted.repeated}
+        result = {"events": emitted.events, "queued": emitted.queued, "repeated": emitted.repeated}
+        if "awaited" in members:
+            result["key"] = emitted.name
+        return result
+
+    async def end_of(self, members: Case) -> Case:
+        return {"end": await self.call(self.emitter.end_of, *end_of_args(members))}
 
     async def emit_many(self, members: Case) -> Case:
         only(members, "events")
@@ -161,12 +168,15 @@ def argument(found: Any) -> Any:
 
 
 def compare(expect: Expect, found: Case, wanted: Case) -> None:
-    error: Optional[EmitError] = found.get("error")
+    error: Optional[Union[EmitError, WaitError]] = found.get("error")
     if error is not None:
         compare_error(error, wanted)
         return
     assert "error" not in wanted, found
     for name, value in wanted.items():
+        if name == "end":
+            compare_end(found[name], value)
+            continue
         if name != "outcomes":
             expect.value(found[name], value)
             continue
@@ -178,7 +188,7 @@ def compare(expect: Expect, found: Case, wanted: Case) -> None:
                 compare(expect, outcome, one_wanted)
 
 
-def compare_error(error: EmitError, wanted: Case) -> None:
+def compare_error(error: Union[EmitError, WaitError], wanted: Case) -> None:
     assert wanted.get("error") == error.kind, f"{error!r} is not {wanted}"
     for name, value in wanted.items():
         if name == "message":
@@ -207,7 +217,7 @@ def test_case(redis_server: Server, case: Case, is_async: bool) -> None:
 
 
 def test_there_are_so_many_cases() -> None:
-    assert len(PRODUCERS) >= 60
+    assert len(PRODUCERS) >= 150
 
 
 def test_a_case_with_an_unknown_member_fails(redis_server: Server) -> None:
@@ -221,3 +231,18 @@ def test_a_time_of_an_expectation_is_compared(redis_server: Server) -> None:
     expect.number(now_ms() + 500, {"now_plus_ms": 500})
     with pytest.raises(AssertionError):
         expect.number(now_ms() + 600, {"now_plus_ms": 500})
+
+
+def test_the_markers_of_awaited_emits_are_compared(redis_server: Server) -> None:
+    expect = Expect(now_ms(), now_ms())
+    micros = int(now_ms() * 1000)
+    expect.same(b"\x00queued %d ?60 k" % micros, "\0queued <us> ?60 k", "a")
+    expect.score(-1e15 - micros, "<queued>")
+    expect.same(b"?0aZ", "?<inbox>", "a")
+    wrong = [(b"\x00queued %d ?60 k" % (micros + 5_000_000), "\0queued <us> ?60 k"), (b"?", "?<inbox>")]
+    for found, wanted in [*wrong, (b"?a b", "?<inbox>"), (b"x", "."), (b"\x00queued 1 k", "\0queued <us> k")]:
+        with pytest.raises(AssertionError):
+            expect.same(found, wanted, "a")
+    for score in (-1e15 - micros - 5_000_000, micros):
+        with pytest.raises(AssertionError):
+            expect.score(score, "<queued>")

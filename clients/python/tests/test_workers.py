@@ -8,11 +8,11 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from case_values import Expect, load, only
-from scripts import Scripts, emit_args, expanded, schedule_args
+from case_values import Expect, compare_end, load, only
+from scripts import Scripts, emit_args, end_of_args, expanded, schedule_args
 from support import Server, program, until
 
-from seriatim import Emitter, Worker
+from seriatim import Emitter, WaitError, Worker
 
 WORKERS = load("workers.json")
 Case = dict[str, Any]
@@ -30,6 +30,19 @@ def emit_all(emitter: Emitter, events: list[Case]) -> None:
         else:
             args, more = emit_args(members)
             emitter.emit(*args, **more)
+
+
+def compare_ends(emitter: Emitter, ends: list[Case]) -> None:
+    for members in ends:
+        asked = {name: value for name, value in members.items() if name not in ("end", "error")}
+        error = None
+        try:
+            end = emitter.end_of(*end_of_args(asked))
+        except WaitError as failed:
+            error = failed.kind
+        assert error == members.get("error"), members
+        if error is None:
+            compare_end(end, members["end"])
 
 
 def rows(server: Server, case: Case) -> dict[str, list[Case]]:
@@ -75,7 +88,7 @@ def test_case(redis_server: Server, case: Case, is_async: bool, monkeypatch: pyt
     monkeypatch.setenv("SERIATIM_BIN", program())
     only(case, "name", "namespace", "worker", "given", "emit", "handlers", "then")
     then = case["then"]
-    only(then, "calls", "log", "held", "keys")
+    only(then, "calls", "log", "held", "keys", "ends")
     client, begin = redis_server.client, prefix(case)
     for command in case.get("given", []):
         client.execute_command(*command)
@@ -124,6 +137,8 @@ def test_case(redis_server: Server, case: Case, is_async: bool, monkeypatch: pyt
         for row, one in zip(found[object], wanted):
             compare_row(row, one)
     assert {member.decode() for member in client.zrange(begin + "objects.held", 0, -1)} == set(held)
+    with Emitter(redis_server.url, namespace=case.get("namespace")) as emitter:
+        compare_ends(emitter, then.get("ends", []))
     for object, why in held.items():
         assert why in (client.get(f"{begin}{object}:events.held.id") or b"").decode()
     expect = Expect(seconds * 1000 + micros / 1000, end_seconds * 1000 + end_micros / 1000)
@@ -135,4 +150,4 @@ def test_case(redis_server: Server, case: Case, is_async: bool, monkeypatch: pyt
 
 
 def test_there_are_so_many_cases() -> None:
-    assert len(WORKERS) >= 40
+    assert len(WORKERS) >= 55

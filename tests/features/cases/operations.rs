@@ -4,7 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
-use seriatim::emit::{Cancelled, Change, Emit, EmitError, EmitManyError, Emitted, Full};
+use seriatim::emit::{Cancelled, Change, Emit, EmitError, EmitManyError, Emitted, Full, WaitError};
 use seriatim::event::{self, EventError, IntoEvent};
 use seriatim::{Emitter, emit};
 
@@ -133,7 +133,9 @@ pub(super) async fn run(
 ) -> Result<Json, Skipped> {
     let (word, of) = operation.only();
     Ok(match word {
+        "emit" if of.get("awaited").is_some() => await_emit(emitter, of, found).await?,
         "emit" => emitted(send(emitter, of, found).await?),
+        "end_of" => end_of(emitter, of, found).await?,
         "emit_many" => {
             of.has_only(&["events"]);
             let mut events = Vec::new();
@@ -181,7 +183,16 @@ pub(super) async fn run(
 
 /// Returns the emit without its key.
 fn emit_of<'a>(emitter: &'a Emitter, of: &Json, found: &Found) -> Result<Emit<'a>, Skipped> {
-    of.has_only(&["object", "event", "subevents", "data", "key", "window_ms"]);
+    of.has_only(&[
+        "object",
+        "event",
+        "subevents",
+        "data",
+        "key",
+        "window_ms",
+        "awaited",
+        "keep_ms",
+    ]);
     let name = text_of(of.get("object").expect("an object"), found)?;
     let mut emit = emitter.event(name, event_of(of.get("event").expect("an event"))?);
     for event in of.get("subevents").map_or(Ok(Vec::new()), events_of)? {
@@ -208,6 +219,62 @@ async fn send(
         emit = emit.window(Duration::from_millis(ms));
     }
     Ok(emit.send().await)
+}
+
+async fn await_emit(emitter: &Emitter, of: &Json, found: &Found) -> Result<Json, Skipped> {
+    let emit = emit_of(emitter, of, found)?;
+    let mut emit = match of.get("key") {
+        Some(key) => emit.idempotency_key(text_of(key, found)?).awaited(),
+        None => emit.awaited(),
+    };
+    if let Some(keep) = of.get("keep_ms") {
+        let ms = u64::try_from(keep.number()).expect("a time");
+        emit = emit.keep(Duration::from_millis(ms));
+    }
+    Ok(match emit.send().await {
+        Ok(awaited) => {
+            let Json::Object(mut members) = emitted(Ok(awaited.emitted())) else {
+                unreachable!("it is an object")
+            };
+            members.push(("key".to_owned(), text(awaited.name())));
+            Json::Object(members)
+        }
+        Err(error) => failed(&error),
+    })
+}
+
+async fn end_of(emitter: &Emitter, of: &Json, found: &Found) -> Result<Json, Skipped> {
+    of.has_only(&["object", "name", "within_ms"]);
+    let object_name = text_of(of.get("object").expect("an object"), found)?;
+    let name = text_of(of.get("name").expect("a name"), found)?;
+    let ms = of.get("within_ms").map_or(0, Json::number);
+    let within = Duration::from_millis(u64::try_from(ms).expect("a time"));
+    Ok(match emitter.end_of(object_name, name, within).await {
+        Ok(end) => {
+            let results = end.results.as_deref();
+            let members = [
+                ("status", text(end.status.as_str())),
+                ("id", end.id.map_or(Json::Null, number)),
+                ("error", end.error.clone().map_or(Json::Null, text)),
+                ("attempts", number(end.attempts)),
+                (
+                    "results",
+                    results.map_or(Json::Null, |json| serde_json::from_str(json).expect("JSON")),
+                ),
+                ("result", end.result().expect("a result")),
+            ];
+            object([("end", object(members))])
+        }
+        Err(error) => {
+            let kind = match &error {
+                WaitError::Name(_) => "name",
+                WaitError::Key(_) => "key",
+                WaitError::TimedOut { .. } => "timed_out",
+                _ => "end_refused",
+            };
+            object([("error", text(kind)), ("message", text(error.to_string()))])
+        }
+    })
 }
 
 fn emitted(result: Result<Emitted, EmitError>) -> Json {
@@ -362,6 +429,7 @@ fn kind(error: &EmitError) -> &'static str {
         EmitError::KeyReused { .. } => "key_reused",
         EmitError::OutOfMemory { .. } => "out_of_memory",
         EmitError::WrongType { .. } => "wrong_type",
+        EmitError::NotAwaitable { .. } => "not_awaitable",
         EmitError::Refused { .. } => "refused",
         EmitError::Connect { .. } => "connect",
         _ => "unknown",

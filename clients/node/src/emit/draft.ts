@@ -18,6 +18,8 @@ export interface EmitParts {
 export interface Once {
     readonly key: string;
     readonly windowMs: number;
+    /** Of an awaited emit: the inbox where its end is told. The end is kept for the window. */
+    readonly inbox?: string;
 }
 
 export class Draft {
@@ -69,10 +71,21 @@ export class Draft {
         }
     }
 
+    private way(once: Once | undefined): [way: string, more: string] {
+        if (once?.inbox !== undefined) {
+            return ["await", `${Math.floor(once.windowMs / 1000)} ${once.inbox}`];
+        }
+        return this.data === undefined ? ["none", ""] : ["data", this.data];
+    }
+
+    /** Whether the emit has one event and no data. */
+    get isSingle(): boolean {
+        return this.events.length === 1 && this.data === undefined;
+    }
+
     /** The arguments of the script `emit` that makes this emit. */
     scriptArgs(once: Once | undefined, limit: Limit): (string | number)[] {
-        const data = this.data === undefined ? ["none", ""] : ["data", this.data];
-        return [...scriptArgs(this.keys, this.object, once, limit), ...data, ...this.events];
+        return [...scriptArgs(this.keys, this.object, once, limit), ...this.way(once), ...this.events];
     }
 }
 

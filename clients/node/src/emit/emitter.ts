@@ -1,20 +1,27 @@
 /** Emits events. An emit is one plain transaction, or one script if it has an idempotency key or limits. */
-import { EmitError, KeyReused, Unconnected } from "../errors.js";
+import { EmitError, KeyReused, NotAwaitable, Unconnected } from "../errors.js";
 import { EVENT_BYTES_MAX } from "../event.js";
-import { checkKey, Keys } from "../names.js";
+import { checkAwaited, checkKey, Keys, uniqueKey } from "../names.js";
+import type { JsonValue } from "../worker/handlers.js";
 import { type Appended, appendTo, type Transaction } from "./appended.js";
+import { Awaited, type CallOptions, resultOf, WAIT_MS, type WaitOptions } from "./awaited.js";
 import { Draft, type EmitParts, type Once } from "./draft.js";
+import type { EventEnd } from "./end.js";
 import { type Limit, Limits } from "./limits.js";
-import { Link, opener, type RedisLike } from "./link.js";
+import { Link, opener, positive, type RedisLike } from "./link.js";
 import { type EmittedMany, type Many, ManySender } from "./many.js";
 import { about } from "./reply.js";
 import { type Cancelled, type Scheduled, type ScheduleOptions, Scheduler } from "./schedule.js";
 import { callScript, EMIT, readEmit } from "./scripts.js";
+import { Waits } from "./waits.js";
 
 /** The default window of an idempotency key, in ms: 24 hours. Then the shortest and the longest one. */
 const WINDOW_MS = 24 * 60 * 60 * 1000;
 const WINDOW_MIN_MS = 60 * 1000;
 const WINDOW_MAX_MS = 366 * 24 * 60 * 60 * 1000;
+/** The default time for which the end of an awaited event is kept, in ms. Then the longest one. */
+const KEEP_MS = 60 * 60 * 1000;
+const KEEP_MAX_MS = 7 * 24 * 60 * 60 * 1000;
 /** The most times that an emit with an idempotency key is sent while its outcome is unknown. */
 const TRIES = 4;
 /** The wait before the second try, in ms. Each further wait is twice as long. */
@@ -45,6 +52,19 @@ export interface EmitOptions extends EmitParts {
     readonly idempotencyKey?: string | undefined;
     /** The time for which Redis keeps the key, in ms: 1 minute to 366 days. Default: 24 hours. */
     readonly window?: number | undefined;
+    readonly awaited?: false | undefined;
+}
+
+/** The settings of an emit whose end is awaited. Such an emit has one event and no data. */
+export interface AwaitedOptions {
+    readonly awaited: true;
+    /** The name of the event: 1 to 248 bytes without control characters. Default: a new one. */
+    readonly idempotencyKey?: string | undefined;
+    /**
+     * The time for which Redis keeps the name and the end, in ms: 1 minute to 7 days. Default: 1 hour, or 24 hours with
+     * an idempotency key.
+     */
+    readonly keepMs?: number | undefined;
 }
 
 /** An emit that Redis has acknowledged. */
@@ -69,6 +89,7 @@ export class Emitter implements AsyncDisposable {
     private readonly eventBytesMax: number;
     private readonly scheduler: Scheduler;
     private readonly many: Many;
+    private readonly waits: Waits;
     private readonly underWay = new Set<Promise<unknown>>();
     private isClosed = false;
 
@@ -85,6 +106,7 @@ export class Emitter implements AsyncDisposable {
         });
         this.limits = new Limits(this.link, this.keys.limits);
         this.eventBytesMax = positive("eventBytesMax", options.eventBytesMax ?? EVENT_BYTES_MAX);
+        this.waits = new Waits(this.link, this.keys);
         this.scheduler = new Scheduler(this.link, this.keys, this.eventBytesMax);
         this.many = {
             keys: this.keys,
@@ -98,7 +120,7 @@ export class Emitter implements AsyncDisposable {
 
     /** Connects, if there is no connection. Without this call, the first emit connects. */
     async connect(): Promise<void> {
-        await this.call(async () => {
+        await this.run(async () => {
             try {
                 await this.link.connect();
             } catch (error) {
@@ -113,9 +135,10 @@ export class Emitter implements AsyncDisposable {
         return this.link.isConnected;
     }
 
-    /** Closes the connection, after the calls under way. */
+    /** Ends all waits, and closes the connection after the calls under way. */
     async close(): Promise<void> {
         this.isClosed = true;
+        this.waits.close();
         await Promise.allSettled(this.underWay);
         await this.link.close();
     }
@@ -130,13 +153,71 @@ export class Emitter implements AsyncDisposable {
      *
      * @throws {EmitError} Only after `OutcomeUnknown` and `WrongType` something may be queued.
      */
-    async emit(object: string, event: unknown, options: EmitOptions = {}): Promise<Emitted> {
-        const draft = new Draft(this.keys, object, event, options, this.eventBytesMax);
-        const once = this.once(options);
+    async emit(object: string, event: unknown, options?: EmitOptions): Promise<Emitted>;
+    /** Emits an event whose end is awaited. Such an emit has one event and no data. */
+    async emit(object: string, event: unknown, options: AwaitedOptions): Promise<Awaited>;
+    async emit(
+        object: string,
+        event: unknown,
+        options: EmitOptions | AwaitedOptions = {},
+    ): Promise<Emitted | Awaited> {
+        const parts = options as EmitParts;
+        const draft = new Draft(this.keys, object, event, parts, this.eventBytesMax);
+        const once = options.awaited ? this.awaitedOnce(draft, options) : this.once(options);
         if (once !== undefined) {
             draft.checkFitsScript();
         }
-        return await this.call(() => this.send(draft, once));
+        const emitted = await this.run(() => this.send(draft, once));
+        return once?.inbox === undefined
+            ? emitted
+            : new Awaited(this.waits, { object, name: once.key }, emitted);
+    }
+
+    /**
+     * Emits an event, waits until it has ended, and returns the result that its handler has set. Without a result this
+     * is `undefined`. If several handlers have set one, this is an object of all, by handler id.
+     *
+     * @throws {EmitError} if the event is not queued.
+     * @throws {EventFailed} if the event was not delivered.
+     * @throws {WaitError} if its end is not known, e.g. `EndTimedOut`: the event goes on.
+     */
+    async call<T = JsonValue | undefined>(
+        object: string,
+        event: unknown,
+        { timeoutMs = WAIT_MS, signal }: CallOptions = {},
+    ): Promise<T> {
+        signal?.throwIfAborted();
+        positive("timeoutMs", timeoutMs);
+        const draft = new Draft(this.keys, object, event, {}, this.eventBytesMax);
+        const once = this.awaitedOnce(draft, { awaited: true });
+        draft.checkFitsScript();
+        const named = { object, name: once.key };
+        // No earlier event has this name. So the wait may begin before the emit.
+        const wait = this.waits.join(named);
+        try {
+            await this.run(() => this.send(draft, once));
+            return resultOf<T>(named, await wait.end(timeoutMs, signal));
+        } finally {
+            wait.leave();
+        }
+    }
+
+    /**
+     * Waits until the event with this name has ended, and returns how it has ended. The name is that of an awaited
+     * emit, also of another process. `timeoutMs` has at least 100 ms.
+     *
+     * All waits share one connection. The end of an event of this emitter comes at once, any other within 100 ms.
+     *
+     * @throws {WaitError} e.g. `EndTimedOut`.
+     */
+    async endOf(
+        object: string,
+        name: string,
+        timeoutMs = WAIT_MS,
+        { signal }: WaitOptions = {},
+    ): Promise<EventEnd> {
+        const named = { object: this.keys.object(object), name: checkKey(name) };
+        return await this.waits.endOf(named, positive("timeoutMs", timeoutMs), signal);
     }
 
     /**
@@ -150,7 +231,7 @@ export class Emitter implements AsyncDisposable {
             | Iterable<readonly [object: string, event: unknown]>
             | AsyncIterable<readonly [object: string, event: unknown]>,
     ): Promise<EmittedMany> {
-        return await this.call(() => new ManySender(this.many).send(events));
+        return await this.run(() => new ManySender(this.many).send(events));
     }
 
     /**
@@ -169,7 +250,7 @@ export class Emitter implements AsyncDisposable {
      * @throws {EmitError} With a key and a time `at`, it is safe to schedule again after `OutcomeUnknown`.
      */
     async schedule(object: string, event: unknown, options: ScheduleOptions = {}): Promise<Scheduled> {
-        return await this.call(() => this.scheduler.schedule(object, event, options));
+        return await this.run(() => this.scheduler.schedule(object, event, options));
     }
 
     /**
@@ -177,20 +258,20 @@ export class Emitter implements AsyncDisposable {
      * for a retry or an operator. To cancel again is safe.
      */
     async cancel(object: string, key: string): Promise<Cancelled> {
-        return await this.call(() => this.scheduler.cancel(object, key));
+        return await this.run(() => this.scheduler.cancel(object, key));
     }
 
     /** Makes a call, for whose end `close` waits. */
-    private async call<T>(work: () => Promise<T>): Promise<T> {
+    private async run<T>(work: () => Promise<T>): Promise<T> {
         if (this.isClosed) {
             throw new Unconnected("its address", new Error("the emitter is closed"));
         }
-        const call = work();
-        this.underWay.add(call);
+        const run = work();
+        this.underWay.add(run);
         try {
-            return await call;
+            return await run;
         } finally {
-            this.underWay.delete(call);
+            this.underWay.delete(run);
         }
     }
 
@@ -206,7 +287,10 @@ export class Emitter implements AsyncDisposable {
         return await this.limits.beside(this.sendPlain(draft));
     }
 
-    private once({ idempotencyKey, window = WINDOW_MS }: EmitOptions): Once | undefined {
+    private once({ idempotencyKey, window = WINDOW_MS, ...rest }: EmitOptions): Once | undefined {
+        if ("keepMs" in rest && rest.keepMs !== undefined) {
+            throw new TypeError("keepMs belongs to an awaited emit: give awaited: true, or a window");
+        }
         if (idempotencyKey === undefined) {
             return undefined;
         }
@@ -214,6 +298,23 @@ export class Emitter implements AsyncDisposable {
             Math.min(Math.max(positive("window", window), WINDOW_MIN_MS), WINDOW_MAX_MS),
         );
         return { key: checkKey(idempotencyKey), windowMs };
+    }
+
+    private awaitedOnce(draft: Draft, { idempotencyKey, keepMs, ...rest }: AwaitedOptions): Once {
+        if ("window" in rest && rest.window !== undefined) {
+            throw new TypeError(
+                "an awaited emit has no window; keepMs sets the time for its name and its end",
+            );
+        }
+        if (!draft.isSingle) {
+            throw new NotAwaitable(draft.object);
+        }
+        const keep = positive("keepMs", keepMs ?? (idempotencyKey === undefined ? KEEP_MS : WINDOW_MS));
+        return {
+            key: checkAwaited(idempotencyKey ?? uniqueKey()),
+            windowMs: Math.ceil(Math.min(Math.max(keep, WINDOW_MIN_MS), KEEP_MAX_MS)),
+            inbox: this.waits.inbox,
+        };
     }
 
     private async sendPlain(draft: Draft): Promise<Emitted> {
@@ -264,11 +365,4 @@ export class Emitter implements AsyncDisposable {
             await new Promise((resolve) => setTimeout(resolve, waitMs));
         }
     }
-}
-
-function positive(name: string, value: number): number {
-    if (typeof value !== "number" || !(value > 0)) {
-        throw new TypeError(`${name} is ${String(value)}; it is a number above 0`);
-    }
-    return value;
 }

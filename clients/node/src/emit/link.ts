@@ -28,6 +28,9 @@ const ONCE: RedisOptions = {
     reconnectOnError: null,
 };
 
+/** The settings that let a command block longer than the time limits of the caller's client. */
+const PATIENT: RedisOptions = { commandTimeout: undefined, socketTimeout: undefined };
+
 export interface Timeouts {
     /** The longest time of an attempt to connect, in ms. */
     readonly connectMs: number;
@@ -40,6 +43,27 @@ interface Pipe {
     multi(): unknown;
     call(name: string, args: readonly (string | number)[]): unknown;
     exec(): Promise<[error: Error | null, reply: Reply][]>;
+}
+
+/** Checks a time or another setting. */
+export function positive(name: string, value: number): number {
+    if (typeof value !== "number" || !(value > 0)) {
+        throw new TypeError(`${name} is ${String(value)}; it is a number above 0`);
+    }
+    return value;
+}
+
+/** Awaits a reply, but no longer than this time. */
+export async function inTime<T>(reply: Promise<T>, ms: number): Promise<T> {
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<never>((_, reject) => {
+        timer = setTimeout(() => reject(new Error(`no reply within ${Math.ceil(ms)} ms`)), ms);
+    });
+    try {
+        return await Promise.race([reply, late]);
+    } finally {
+        clearTimeout(timer);
+    }
 }
 
 /** A connection, with the calls under way. */
@@ -69,14 +93,9 @@ class Live {
     /** Awaits a reply, but no longer than the time limit. */
     async within<T>(reply: Promise<T>): Promise<T> {
         this.underWay += 1;
-        let timer: NodeJS.Timeout | undefined;
-        const late = new Promise<never>((_, reject) => {
-            timer = setTimeout(() => reject(new Error(`no reply within ${this.replyMs} ms`)), this.replyMs);
-        });
         try {
-            return await Promise.race([reply, late]);
+            return await inTime(reply, this.replyMs);
         } finally {
-            clearTimeout(timer);
             this.underWay -= 1;
             if (this.isGone) {
                 this.leave();
@@ -152,6 +171,22 @@ export class Link {
         return await live.within(live.client.hgetall(key));
     }
 
+    /** Reads strings. */
+    async values(keys: readonly string[]): Promise<(string | null)[]> {
+        const live = await this.ready();
+        return await live.within(live.client.mget(...keys));
+    }
+
+    /** Makes another connection, which may block. The caller disconnects it. */
+    async reader(): Promise<Redis> {
+        return await this.dial(PATIENT);
+    }
+
+    /** The longest time from a call to its reply, in ms. */
+    get replyMs(): number {
+        return this.timeouts.replyMs;
+    }
+
     /** Closes the connection, after the calls under way. */
     async close(): Promise<void> {
         this.isClosed = true;
@@ -181,29 +216,39 @@ export class Link {
     }
 
     private async attempt(): Promise<Live> {
-        const client = this.open({ ...ONCE, connectTimeout: this.timeouts.connectMs });
-        // The library tells the reason of a failure only in this event.
-        let reason: Error | undefined;
-        client.on("error", (error: Error) => {
-            reason ??= error;
+        const { connectMs, replyMs } = this.timeouts;
+        let refusal: Error | undefined;
+        const client = await this.dial({}, async (client) => {
+            await inTime(mustAcceptWrites(client), connectMs);
+            refusal = await inTime(refusalOfTransactions(client), connectMs);
         });
-        const live = new Live(client, this.timeouts.connectMs);
-        try {
-            await live.within(client.connect());
-            await live.within(mustAcceptWrites(client));
-            live.refusal = await live.within(refusalOfTransactions(client));
-        } catch (error) {
-            client.disconnect();
-            throw new Failed("connect", reason ?? (error as Error), address(client.options));
-        }
-        const ready = new Live(client, this.timeouts.replyMs);
-        ready.refusal = live.refusal;
+        const ready = new Live(client, replyMs);
+        ready.refusal = refusal;
         if (this.isClosed) {
             ready.leave();
         } else {
             this.live = ready;
         }
         return ready;
+    }
+
+    /** Makes a connection, and prepares it. */
+    private async dial(options: RedisOptions, prepare?: (client: Redis) => Promise<void>): Promise<Redis> {
+        const connectTimeout = this.timeouts.connectMs;
+        const client = this.open({ ...ONCE, ...options, connectTimeout });
+        // The library tells the reason of a failure only in this event.
+        let reason: Error | undefined;
+        client.on("error", (error: Error) => {
+            reason ??= error;
+        });
+        try {
+            await inTime(client.connect(), connectTimeout);
+            await prepare?.(client);
+        } catch (error) {
+            client.disconnect();
+            throw new Failed("connect", reason ?? (error as Error), address(client.options));
+        }
+        return client;
     }
 }
 

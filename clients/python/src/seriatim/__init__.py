@@ -1,13 +1,16 @@
 """Serializes the events of many producers, per object, through Redis.
 
-- `Emitter`, `AsyncEmitter`: emit, schedule and cancel events
+- `Emitter`, `AsyncEmitter`: emit, schedule and cancel events, and await their ends
 - `Worker`: runs handlers for events, with the program `seriatim`
 - `seriatim.testing`: runs handlers without Redis
 """
 
 from ._appended import Appended
+from ._async_emitter import AsyncEmitter
+from ._awaited import AsyncAwaited, Awaited
 from ._context import AsyncContext, Context, Fence
-from ._emitter import AsyncEmitter, Emitter
+from ._emitter import Emitter
+from ._ends import EventEnd
 from ._flows import Emitted
 from ._json import Json
 from ._many import EmittedMany
@@ -16,6 +19,9 @@ from .errors import (
     ConnectFailed,
     EmitError,
     EmitManyError,
+    EndRefused,
+    EndTimedOut,
+    EventFailed,
     Full,
     HandlerEnded,
     HandlerFull,
@@ -26,6 +32,7 @@ from .errors import (
     InvalidResult,
     InvalidTime,
     KeyReused,
+    NotAwaitable,
     ObjectFailed,
     OutcomeUnknown,
     OutOfMemory,
@@ -35,6 +42,8 @@ from .errors import (
     RepeatWarning,
     SeriatimError,
     TooLarge,
+    WaitClosed,
+    WaitError,
     WorkerError,
     WorkerFailed,
     WrongType,
@@ -44,8 +53,10 @@ from .worker import Worker
 
 __all__ = [
     "Appended",
+    "AsyncAwaited",
     "AsyncContext",
     "AsyncEmitter",
+    "Awaited",
     "Cancelled",
     "ConnectFailed",
     "Context",
@@ -54,6 +65,10 @@ __all__ = [
     "Emitted",
     "EmittedMany",
     "Emitter",
+    "EndRefused",
+    "EndTimedOut",
+    "EventEnd",
+    "EventFailed",
     "Fence",
     "Full",
     "HandlerEnded",
@@ -66,6 +81,7 @@ __all__ = [
     "InvalidTime",
     "Json",
     "KeyReused",
+    "NotAwaitable",
     "ObjectFailed",
     "OutOfMemory",
     "Outcome",
@@ -82,6 +98,8 @@ __all__ = [
     "Transient",
     "Unavailable",
     "Unknown",
+    "WaitClosed",
+    "WaitError",
     "Worker",
     "WorkerError",
     "WorkerFailed",

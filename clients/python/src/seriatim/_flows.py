@@ -81,6 +81,16 @@ class Emitted:
     repeated: bool = False
 
 
+@dataclass(frozen=True)
+class Once:
+    """The idempotency key of an emit."""
+
+    key: bytes
+    window_ms: int
+    #: Of an awaited emit: the time in seconds for which its end is kept, and the inbox where it is told.
+    awaited: Optional[tuple[int, bytes]] = None
+
+
 @dataclass
 class Core:
     """The settings and the state that all calls of an emitter share."""
@@ -124,10 +134,15 @@ class Draft:
         if len(self.events) > SCRIPT_EVENTS_MAX or size > SCRIPT_BYTES_MAX:
             raise TooLarge(self.object, len(self.events), size, SCRIPT_EVENTS_MAX, SCRIPT_BYTES_MAX)
 
-    def script(self, key: bytes, window_ms: int, limit: Limit, way: bytes, *, with_text: bool) -> Command:
-        """Returns the call of the script `emit`. `way`: `data`, `part` or `none`."""
+    def script(self, once: Optional[Once], limit: Limit, *, with_text: bool, is_part: bool = False) -> Command:
+        """Returns the call of the script `emit`. With `is_part` each event is an emit of its own."""
+        key, window_ms = (once.key, once.window_ms) if once else (b"", 0)
+        if once and once.awaited:
+            way, more = b"await", b"%d %s" % once.awaited
+        else:
+            way, more = b"part" if is_part else b"none" if self.data is None else b"data", self.data or b""
         counts = [b"%d" % count for count in (window_ms, limit.queued_max or 0, limit.markers_max or 0)]
-        arguments = [self.keys.prefix, self.name, key, *counts, way, self.data or b"", *self.events]
+        arguments = [self.keys.prefix, self.name, key, *counts, way, more, *self.events]
         return script("emit").call(self.keys.markers, arguments, with_text=with_text)
 
 
@@ -209,18 +224,18 @@ def transact_for(core: Core, object: str, commands: list[Command]) -> Flow[list[
         return (yield from transact(core, commands))
 
 
-def emit(core: Core, draft: Draft, key: Optional[bytes], window_ms: int) -> Flow[Emitted]:
+def emit(core: Core, draft: Draft, once: Optional[Once]) -> Flow[Emitted]:
     """Emits. With an idempotency key, and for an object with limits, by the script."""
-    if key is not None:
+    if once is not None:
         draft.fits_a_script()
     with errors_for(draft.object):
         yield from ready(core)
     limit = core.limits.of(draft.object)
-    if key is not None:
-        return (yield from emit_once(core, draft, key, window_ms, limit or NO_LIMIT))
+    if once is not None:
+        return (yield from emit_once(core, draft, once, limit or NO_LIMIT))
     if limit is not None:
         draft.fits_a_script()
-        return (yield from call_script(core, draft, b"", 0, limit))
+        return (yield from call_script(core, draft, None, limit))
     answers = yield from transact_for(core, draft.object, draft.commands())
     if draft.data is not None and isinstance(answers[0], ServerError):
         raise OutcomeUnknown(draft.object, str(answers[0]))
@@ -229,13 +244,13 @@ def emit(core: Core, draft: Draft, key: Optional[bytes], window_ms: int) -> Flow
     return Emitted(len(draft.events), queued)
 
 
-def call_script(core: Core, draft: Draft, key: bytes, window_ms: int, limit: Limit) -> Flow[Emitted]:
+def call_script(core: Core, draft: Draft, once: Optional[Once], limit: Limit) -> Flow[Emitted]:
     """Calls the script `emit` once. If the server does not know the script, sends its text."""
-    way = b"none" if draft.data is None else b"data"
+    key = "" if once is None else once.key.decode()
     for with_text in (False, True):
-        command = draft.script(key, window_ms, limit, way, with_text=with_text)
+        command = draft.script(once, limit, with_text=with_text)
         answers = yield from transact_for(core, draft.object, [command])
-        done = read_script(draft.object, key.decode(), len(draft.events), answers[0])
+        done = read_script(draft.object, key, len(draft.events), answers[0])
         if isinstance(done, Emitted):
             return done
     _no_reply(draft.object)
@@ -245,12 +260,12 @@ def _no_reply(object: str) -> NoReturn:
     raise OutcomeUnknown(object, "the reply is not that of the script")
 
 
-def emit_once(core: Core, draft: Draft, key: bytes, window_ms: int, limit: Limit) -> Flow[Emitted]:
+def emit_once(core: Core, draft: Draft, once: Once, limit: Limit) -> Flow[Emitted]:
     """Sends an emit with an idempotency key until its outcome is known, at most four times."""
     wait, began, unknown = TRY_AGAIN_S, time.monotonic(), None
     for tries in range(1, TRIES + 1):
         try:
-            return (yield from call_script(core, draft, key, window_ms, limit))
+            return (yield from call_script(core, draft, once, limit))
         except KeyReused:
             raise
         except EmitError as error:
@@ -260,7 +275,7 @@ def emit_once(core: Core, draft: Draft, key: bytes, window_ms: int, limit: Limit
                 raise
             # This try had no effect, but an earlier one may have had one: its outcome counts. A repeat is
             # safe only while the key of the first try is stored.
-            if tries == TRIES or time.monotonic() - began > window_ms / 4000:
+            if tries == TRIES or time.monotonic() - began > once.window_ms / 4000:
                 break
         yield Sleep(wait)
         wait *= 2

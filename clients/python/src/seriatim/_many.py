@@ -103,7 +103,7 @@ class _Progress:
                 marks.append(group.draft.name)
             else:
                 # The first call has the text of the script, so the others can name it by its hash.
-                commands.append(group.draft.script(b"", 0, limit, b"part", with_text=not has_text))
+                commands.append(group.draft.script(None, limit, with_text=not has_text, is_part=True))
                 has_text = True
         if marks:
             commands.append((b"LPUSH", self.core.keys.markers, *marks))

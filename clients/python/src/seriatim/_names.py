@@ -13,6 +13,8 @@ from .errors import InvalidKey, InvalidName, InvalidNamespace, InvalidTime, show
 
 NAME_BYTES_MAX = 512
 KEY_BYTES_MAX = 256
+#: The event `NAME` has the key `?SECONDS NAME`, with at most 604,800 seconds.
+AWAITED_BYTES_MAX = KEY_BYTES_MAX - len("?604800 ")
 NAMESPACE_BYTES_MAX = 64
 #: The longest time until an event is due: a hundred years, with leap years.
 DUE_MS_MAX = 36_600 * 24 * 3600 * 1000
@@ -64,8 +66,13 @@ def check_key(key: str) -> bytes:
     return _checked(key, "a key", KEY_BYTES_MAX, InvalidKey)
 
 
+def check_awaited(name: str) -> bytes:
+    """Checks the name of an awaited event. Its event is queued under a longer key. Returns its bytes."""
+    return _checked(name, "the name of an awaited event", AWAITED_BYTES_MAX, InvalidKey)
+
+
 def make_key() -> str:
-    """Returns a key that no other schedule has. Later keys of a process are greater."""
+    """Returns a key that no other schedule or awaited event has. Later keys of a process are greater."""
     global _made_random
     if _made_random[0] != os.getpid():
         _made_random = (os.getpid(), os.urandom(8).hex())
@@ -118,6 +125,12 @@ class Keys:
 
     def scheduled_of(self, object: bytes) -> bytes:
         return self.prefix + object + b":events.scheduled"
+
+    def event_end(self, object: bytes, name: bytes) -> bytes:
+        return self.prefix + object + b"\n" + name + b":event.end"
+
+    def event_ends(self, inbox: bytes) -> bytes:
+        return self.prefix + b"\n" + inbox + b":event.ends"
 
     @property
     def markers(self) -> bytes:

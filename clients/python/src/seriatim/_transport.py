@@ -6,8 +6,11 @@ queued twice. So the transports here write to a connection of the client's pool,
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from typing import Any, Optional, Union
+import time
+from collections.abc import Awaitable
+from typing import Any, Callable, Optional, TypeVar, Union
 
 import redis
 import redis.asyncio
@@ -15,9 +18,10 @@ from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ._flows import Command
+from ._flows import Command, Flow, Sleep
 from ._replies import ServerError, TransportError
 
+T = TypeVar("T")
 #: Errors of the server that the client treats as errors of the connection.
 _OF_SERVER = (exceptions.AuthenticationError, exceptions.BusyLoadingError, exceptions.MasterDownError)
 _CODES: list[tuple[type[Exception], str]] = [
@@ -35,6 +39,8 @@ _CODES: list[tuple[type[Exception], str]] = [
     (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
     (exceptions.ClusterDownError, "CLUSTERDOWN"),
 ]
+#: The shortest time limit in seconds for a reply to a `Reader`, and the longest one for its connection.
+READER_TIMEOUT = 5.0
 _UPPER = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
@@ -77,6 +83,118 @@ def _lost(error: BaseException) -> TransportError:
     return TransportError(str(error) or type(error).__name__, sent=True)
 
 
+def run(flow: Flow[T], exchange: Callable[[list[Command]], list[Any]]) -> T:
+    """Runs a flow to its end. `exchange` sends its commands."""
+    reply: Any = None
+    error: Optional[TransportError] = None
+    while True:
+        try:
+            request = flow.send(reply) if error is None else flow.throw(error)
+        except StopIteration as over:
+            result: T = over.value
+            return result
+        reply = error = None
+        if isinstance(request, Sleep):
+            time.sleep(request.seconds)
+            continue
+        try:
+            reply = exchange(request.commands)
+        except TransportError as failed:
+            error = failed
+
+
+async def run_async(flow: Flow[T], exchange: Callable[[list[Command]], Awaitable[list[Any]]]) -> T:
+    """As `run`, with asyncio."""
+    reply: Any = None
+    error: Optional[TransportError] = None
+    while True:
+        try:
+            request = flow.send(reply) if error is None else flow.throw(error)
+        except StopIteration as over:
+            result: T = over.value
+            return result
+        reply = error = None
+        if isinstance(request, Sleep):
+            await asyncio.sleep(request.seconds)
+            continue
+        try:
+            reply = await exchange(request.commands)
+        except TransportError as failed:
+            error = failed
+
+
+class Reader:
+    """A blocking connection outside of the pool. It connects when it is used."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def exchange(self, commands: list[Command]) -> list[Any]:
+        """Sends commands once and returns their replies. After an error of the connection there are fewer."""
+        replies: list[Any] = []
+        is_whole = False
+        try:
+            self._connection.send_packed_command(self._connection.pack_commands(commands))
+            for _ in commands:
+                replies.append(self._read())
+            is_whole = True
+        except _OF_SERVER as error:
+            replies.append(server_error(error))
+        except (exceptions.RedisError, OSError) as error:
+            raise _lost(error) from None
+        finally:
+            # A late reply must not meet another call.
+            if not is_whole:
+                self.close()
+        return replies
+
+    def _read(self) -> Any:
+        try:
+            return plain(self._connection.read_response(disable_decoding=True, disconnect_on_error=False))
+        except exceptions.ResponseError as error:
+            return server_error(error)
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+
+class AsyncReader:
+    """As `Reader`, with asyncio."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def exchange(self, commands: list[Command]) -> list[Any]:
+        """As `Reader.exchange`.
+
+        Cancellation: the connection is closed, and the outcome of the commands is unknown.
+        """
+        replies: list[Any] = []
+        is_whole = False
+        try:
+            await self._connection.send_packed_command(self._connection.pack_commands(commands))
+            for _ in commands:
+                replies.append(await self._read())
+            is_whole = True
+        except _OF_SERVER as error:
+            replies.append(server_error(error))
+        except (exceptions.RedisError, OSError) as error:
+            raise _lost(error) from None
+        finally:
+            if not is_whole:
+                await self.close()
+        return replies
+
+    async def _read(self) -> Any:
+        try:
+            return plain(await self._connection.read_response(disable_decoding=True, disconnect_on_error=False))
+        except exceptions.ResponseError as error:
+            return server_error(error)
+
+    async def close(self) -> None:
+        await self._connection.disconnect(nowait=True)
+
+
 class Transport:
     """Blocking connections."""
 
@@ -86,35 +204,19 @@ class Transport:
         self._get = _arguments_of_get(self.pool)
 
     def exchange(self, commands: list[Command]) -> list[Any]:
-        """Sends commands once and returns their replies. After an error of the connection there are fewer."""
+        """Sends commands once, over a connection of the pool. See `Reader.exchange`."""
         try:
             connection: Any = self.pool.get_connection(*self._get)
         except (exceptions.RedisError, OSError) as error:
             raise _unsent(error) from None
-        replies: list[Any] = []
-        is_whole = False
         try:
-            connection.send_packed_command(connection.pack_commands(commands))
-            for _ in commands:
-                replies.append(self._read(connection))
-            is_whole = True
-        except _OF_SERVER as error:
-            replies.append(server_error(error))
-        except (exceptions.RedisError, OSError) as error:
-            raise _lost(error) from None
+            return Reader(connection).exchange(commands)
         finally:
-            # A late reply must not meet another call.
-            if not is_whole:
-                connection.disconnect()
             self.pool.release(connection)
-        return replies
 
-    @staticmethod
-    def _read(connection: Any) -> Any:
-        try:
-            return plain(connection.read_response(disable_decoding=True, disconnect_on_error=False))
-        except exceptions.ResponseError as error:
-            return server_error(error)
+    def reader(self) -> Reader:
+        """Returns a connection of its own, which may block for some time."""
+        return Reader(self.pool.connection_class(**_patient(self.pool, Retry(NoBackoff(), 0))))
 
 
 class AsyncTransport:
@@ -126,37 +228,28 @@ class AsyncTransport:
         self._get = _arguments_of_get(self.pool)
 
     async def exchange(self, commands: list[Command]) -> list[Any]:
-        """Sends commands once and returns their replies. After an error of the connection there are fewer.
-
-        Cancellation: the connection is closed, and the outcome of the commands is unknown.
-        """
+        """Sends commands once, over a connection of the pool. See `AsyncReader.exchange`."""
         try:
             connection: Any = await self.pool.get_connection(*self._get)
         except (exceptions.RedisError, OSError) as error:
             raise _unsent(error) from None
-        replies: list[Any] = []
-        is_whole = False
         try:
-            await connection.send_packed_command(connection.pack_commands(commands))
-            for _ in commands:
-                replies.append(await self._read(connection))
-            is_whole = True
-        except _OF_SERVER as error:
-            replies.append(server_error(error))
-        except (exceptions.RedisError, OSError) as error:
-            raise _lost(error) from None
+            return await AsyncReader(connection).exchange(commands)
         finally:
-            if not is_whole:
-                await connection.disconnect(nowait=True)
             await self.pool.release(connection)
-        return replies
 
-    @staticmethod
-    async def _read(connection: Any) -> Any:
-        try:
-            return plain(await connection.read_response(disable_decoding=True, disconnect_on_error=False))
-        except exceptions.ResponseError as error:
-            return server_error(error)
+    def reader(self) -> AsyncReader:
+        """Returns a connection of its own, which may block for some time."""
+        return AsyncReader(self.pool.connection_class(**_patient(self.pool, _async_retry())))
+
+
+def _patient(pool: Any, retry: Any) -> dict[str, Any]:
+    """Returns the settings of a pool for a connection that may block longer than the caller's timeout allows."""
+    # The pool's own state in these settings must not reach a connection outside of the pool.
+    settings = {name: value for name, value in pool.connection_kwargs.items() if not name.startswith("maint_")}
+    settings.update(socket_timeout=max(settings.get("socket_timeout") or 0, READER_TIMEOUT), retry=retry)
+    settings["socket_connect_timeout"] = min(settings.get("socket_connect_timeout") or READER_TIMEOUT, READER_TIMEOUT)
+    return settings
 
 
 def _settings(timeout: float, connections_max: int) -> dict[str, Any]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import dataclass
-from typing import ClassVar, Optional
+from typing import TYPE_CHECKING, ClassVar, Optional
+
+if TYPE_CHECKING:
+    from ._ends import EventEnd
 
 _INVISIBLE = frozenset(
     [
@@ -77,6 +80,18 @@ class InvalidKey(EmitError, ValueError):
     """The key of a schedule or an idempotency key is invalid. Nothing was sent."""
 
     kind = "key"
+
+
+class NotAwaitable(EmitError, ValueError):
+    """An awaited emit has subevents or data. Nothing was sent."""
+
+    kind = "not_awaitable"
+
+    def __init__(self, object: str) -> None:
+        super().__init__(
+            f"an awaited emit has one event and no data; that of {shown(object)} has more: await an event of its own"
+        )
+        self.object = object
 
 
 class InvalidTime(EmitError, ValueError):
@@ -250,6 +265,64 @@ class EmitManyError(EmitError):
     @property
     def is_unknown(self) -> bool:
         return any(failed.error.is_unknown for failed in self.failed)
+
+
+class EventFailed(SeriatimError):
+    """An awaited event has ended, but was not delivered. `end` tells its status, error, attempts and results."""
+
+    def __init__(self, object: str, name: str, end: EventEnd) -> None:
+        why = end.error or "without an error"
+        super().__init__(f'event "{shown(name)}" of {shown(object)} is {end.status or "over"}: {why}')
+        self.object = object
+        self.name = name
+        self.end = end
+
+
+class WaitError(SeriatimError):
+    """A wait for the end of an event has failed. The event goes on: wait again by its object and name."""
+
+    #: A word for the error, the same in all languages.
+    kind: ClassVar[str] = "wait"
+
+    def __init__(self, object: str, name: str, text: str) -> None:
+        super().__init__(text)
+        self.object = object
+        self.name = name
+
+
+class EndTimedOut(WaitError, TimeoutError):
+    """The event has not ended in time, or its end is forgotten, or no emit with this name was awaited."""
+
+    kind = "timed_out"
+
+    def __init__(self, object: str, name: str, timeout: float, unreachable: Optional[str]) -> None:
+        why = f" ({unreachable})" if unreachable else ""
+        text = f'no end of event "{shown(name)}" of {shown(object)} after {timeout:g} s{why}'
+        super().__init__(object, name, f"{text}: wait again, or look at the object with `seriatim inspect`")
+        #: The time of the wait in seconds.
+        self.timeout = timeout
+        #: The last error, if Redis could not be asked at the end of this time.
+        self.unreachable = unreachable
+
+
+class EndRefused(WaitError):
+    """Redis refuses to tell the end: the user lacks the right to `MGET`."""
+
+    kind = "end_refused"
+
+    def __init__(self, object: str, name: str, why: str) -> None:
+        text = f'Redis refuses to tell the end of event "{shown(name)}" of {shown(object)}: {why}'
+        super().__init__(object, name, f"{text}; give the user the rights of docs/protocol.md")
+
+
+class WaitClosed(WaitError):
+    """The emitter was closed during the wait."""
+
+    kind = "closed"
+
+    def __init__(self, object: str, name: str) -> None:
+        text = f'the emitter was closed during a wait for event "{shown(name)}" of {shown(object)}'
+        super().__init__(object, name, f"{text}; wait again with another emitter")
 
 
 class HandlerFull(EmitError):

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use redis::aio::MultiplexedConnection;
 use seriatim::Emitter;
 use seriatim::control::log::PER_CALL_MAX;
 use seriatim::control::{Control, LogEntry};
@@ -53,7 +54,7 @@ async fn the_handlers_pass_every_case() {
         }
     }
     assert_eq!(skipped, SPECIAL, "{passed} passed");
-    assert!(passed >= 73, "{passed} passed");
+    assert!(passed >= 85, "{passed} passed");
 }
 
 /// What the handlers of a case have noted.
@@ -144,7 +145,7 @@ async fn pass(server: &Server, case: &Json, name: &str) -> Result<(), Skipped> {
     let working = tokio::spawn(worker.run(shutdown.clone()));
 
     let then = case.get("then").expect("then");
-    then.has_only(&["calls", "log", "held", "keys"]);
+    then.has_only(&["calls", "log", "held", "keys", "ends"]);
     let (control, console) = (
         control(&conn, &keys),
         Console::new(conn.clone(), keys.clone()),
@@ -181,6 +182,9 @@ async fn pass(server: &Server, case: &Json, name: &str) -> Result<(), Skipped> {
         let held_id = console.held_id(object).await.unwrap_or_default();
         assert!(held_id.contains(why.text()), "{name}: {held_id}");
     }
+    for expected in then.get("ends").map_or(&[][..], Json::list) {
+        check_end(&emitter, &mut conn, expected, &found, name).await?;
+    }
     let there: BTreeMap<_, _> = match then.get("keys") {
         Some(_) => dump_some(&mut conn, then).await,
         None => BTreeMap::new(),
@@ -196,11 +200,48 @@ async fn pass(server: &Server, case: &Json, name: &str) -> Result<(), Skipped> {
     Ok(())
 }
 
+/// Waits for the end of an awaited event, and compares it.
+async fn check_end(
+    emitter: &Emitter,
+    conn: &mut MultiplexedConnection,
+    expected: &Json,
+    found: &Found,
+    name: &str,
+) -> Result<(), Skipped> {
+    expected.has_only(&["object", "name", "within_ms", "end", "error"]);
+    let wait = Json::Number(10_000.into());
+    let of = ["object", "name", "within_ms"].map(|member| {
+        let value = expected.get(member).unwrap_or(&wait).clone();
+        (member.to_owned(), value)
+    });
+    let operation = Json::Object(vec![("end_of".to_owned(), Json::Object(of.into()))]);
+    let result = run(emitter, conn, &operation, found).await?;
+    if let Some(kind) = expected.get("error") {
+        assert_eq!(result.get("error"), Some(kind), "{name}: {result:?}");
+        return Ok(());
+    }
+    let there = result.get("end").expect("an end");
+    let error = match there.get("error") {
+        Some(Json::Text(error)) => error.strip_prefix("answer: ").unwrap_or(error),
+        _ => "",
+    };
+    for (member, expected) in expected.get("end").expect("an end").members() {
+        let fits = match (member.as_str(), expected) {
+            ("error_has", expected) => error.contains(expected.text()),
+            ("error", Json::Text(expected)) => error == expected,
+            ("result_bytes", expected) => {
+                let result = serde_json::to_vec(there.get("result").expect("a result"));
+                result.expect("JSON").len() as i64 == expected.number()
+            }
+            _ => found.fits(there.get(member).expect("a member"), expected),
+        };
+        assert!(fits, "{name}: {member} of {there:?} is not {expected:?}");
+    }
+    Ok(())
+}
+
 /// Returns the keys that the case names, with their values.
-async fn dump_some(
-    conn: &mut redis::aio::MultiplexedConnection,
-    then: &Json,
-) -> BTreeMap<String, Json> {
+async fn dump_some(conn: &mut MultiplexedConnection, then: &Json) -> BTreeMap<String, Json> {
     let named = then.get("keys").map_or(&[][..], Json::members);
     let names = named.iter().map(|(name, _)| name.clone()).collect();
     dump(conn, names).await.into_iter().collect()
