@@ -289,7 +289,7 @@ export class EndTimedOut extends WaitError {
     constructor(
         object: string,
         eventName: string,
-        readonly timeoutMs: number,
+        readonly timeout: number,
         /** The last error, if Redis could not be asked at the end of this time. */
         readonly unreachable: unknown,
     ) {
@@ -297,7 +297,7 @@ export class EndTimedOut extends WaitError {
         super(
             object,
             eventName,
-            `no end of event ${quoted(eventName)} of ${escapeName(object)} after ${timeoutMs} ms${why}: ` +
+            `no end of event ${quoted(eventName)} of ${escapeName(object)} after ${timeout} ms${why}: ` +
                 "wait again, or look at the object with `seriatim inspect`",
             unreachable,
         );

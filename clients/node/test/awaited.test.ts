@@ -72,7 +72,7 @@ test("a call returns the result of its handler, or throws how the event has ende
         [{ results: { a: 1, b: 2 } }, { a: 1, b: 2 }],
     ] as const) {
         await redis.flushall();
-        const call = em.call("a", { type: "t" }, { timeoutMs: PATIENCE });
+        const call = em.call("a", { type: "t" }, { timeout: PATIENCE });
         await finish(redis, { object: "a", name: await nameOf(redis, "a") }, end);
         assert.deepEqual(await call, wanted);
     }
@@ -96,7 +96,7 @@ test("a call returns the result of its handler, or throws how the event has ende
 test("an awaited emit has a name, and its end can be awaited again and elsewhere", async (t) => {
     const { server, redis, em } = await setUp(t);
     await using other = new Emitter(server.url);
-    const options = { awaited: true, idempotencyKey: "k", keepMs: 120_000 } as const;
+    const options = { awaited: true, idempotencyKey: "k", keep: 120_000 } as const;
     const awaited = await em.emit("a", 1, options);
     const { name, object, events, queued, repeated } = awaited;
     assert.deepEqual([name, object, events, queued, repeated], ["k", "a", 1, 1, false]);
@@ -106,7 +106,7 @@ test("an awaited emit has a name, and its end can be awaited again and elsewhere
             error.message,
             /^no end of event "k" of a after 200 ms: wait again, or look at the object/,
         );
-        assert.deepEqual([error.kind, error.eventName, error.timeoutMs], ["timed_out", "k", 200]);
+        assert.deepEqual([error.kind, error.eventName, error.timeout], ["timed_out", "k", 200]);
         assert.equal(error.unreachable, undefined);
         return true;
     });
@@ -199,7 +199,7 @@ test("an awaited emit whose reply is lost is repeated, and queued once", async (
     await using em = new Emitter(relay.url);
     await em.emit("other", 1, { idempotencyKey: "k" });
     relay.passesReplies = false;
-    const call = em.call("a", 1, { timeoutMs: PATIENCE });
+    const call = em.call("a", 1, { timeout: PATIENCE });
     const name = await nameOf(redis, "a");
     relay.cut();
     relay.passesReplies = true;
@@ -277,15 +277,15 @@ test("what cannot be awaited is refused before anything is sent", async (t) => {
     }
     const wrong: object[] = [
         { awaited: true, window: 60_000 },
-        { idempotencyKey: "k", keepMs: 60_000 },
-        { awaited: true, keepMs: 0 },
+        { idempotencyKey: "k", keep: 60_000 },
+        { awaited: true, keep: 0 },
     ];
     for (const options of wrong) {
         await assert.rejects(em.emit("a", 1, options), TypeError);
     }
-    for (const timeoutMs of [0, -1, Number.NaN]) {
-        await assert.rejects(em.call("a", 1, { timeoutMs }), /timeoutMs is .*; it is a number above 0/);
-        await assert.rejects(em.endOf("a", "k", timeoutMs), TypeError);
+    for (const timeout of [0, -1, Number.NaN]) {
+        await assert.rejects(em.call("a", 1, { timeout }), /timeout is .*; it is a number above 0/);
+        await assert.rejects(em.endOf("a", "k", timeout), TypeError);
     }
     await redis.hset("event.limits", "*", '{"queued_max":1}');
     await using limited = new Emitter({ path: redis.options.path as string });

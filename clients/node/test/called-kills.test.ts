@@ -32,7 +32,7 @@ test("200 calls at once get their own results, though the worker is killed twice
             const found = await em.call<number>(
                 `a${n % OBJECTS}`,
                 { type: "double", n },
-                { timeoutMs: PATIENCE },
+                { timeout: PATIENCE },
             );
             assert.equal(found, 2 * n);
         });

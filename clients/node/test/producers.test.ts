@@ -70,7 +70,7 @@ async function emit(emitter: Emitter, of: Json): Promise<Json> {
     if (!of.awaited) {
         return await emitter.emit(object, value, parts(of));
     }
-    const options = { ...parts(of), awaited: true, keepMs: of.keep_ms } as const;
+    const options = { ...parts(of), awaited: true, keep: of.keep_ms } as const;
     const { events, queued, repeated, name } = await emitter.emit(object, value, options);
     return { events, queued, repeated, key: name };
 }

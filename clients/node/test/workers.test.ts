@@ -219,7 +219,7 @@ async function emit(emitter: Emitter, of: Json): Promise<void> {
     }
     const [data, idempotencyKey] = [of.data === undefined ? undefined : event(of.data), text(of.key)];
     if (of.awaited) {
-        await emitter.emit(object, value, { awaited: true, idempotencyKey, keepMs: of.keep_ms });
+        await emitter.emit(object, value, { awaited: true, idempotencyKey, keep: of.keep_ms });
     } else {
         await emitter.emit(object, value, { subevents: events(of.subevents), data, idempotencyKey });
     }

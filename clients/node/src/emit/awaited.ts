@@ -17,7 +17,7 @@ export interface WaitOptions {
 /** The settings of a call. */
 export interface CallOptions extends WaitOptions {
     /** The longest wait for the end of the event, in ms. Default: 30,000. */
-    readonly timeoutMs?: number | undefined;
+    readonly timeout?: number | undefined;
 }
 
 /** An awaited emit that Redis has acknowledged. */
@@ -47,13 +47,13 @@ export class Awaited implements Emitted {
      * @throws {EventFailed} if the event was not delivered.
      * @throws {WaitError} if its end is not known: the event goes on.
      */
-    async wait<T = JsonValue | undefined>(timeoutMs = WAIT_MS, options: WaitOptions = {}): Promise<T> {
-        return resultOf<T>(this, await this.end(timeoutMs, options));
+    async wait<T = JsonValue | undefined>(timeout = WAIT_MS, options: WaitOptions = {}): Promise<T> {
+        return resultOf<T>(this, await this.end(timeout, options));
     }
 
     /** As `wait`, but returns how the event has ended, also if it was not delivered. */
-    async end(timeoutMs = WAIT_MS, { signal }: WaitOptions = {}): Promise<EventEnd> {
-        return await this.#waits.endOf(this, timeoutMs, signal);
+    async end(timeout = WAIT_MS, { signal }: WaitOptions = {}): Promise<EventEnd> {
+        return await this.#waits.endOf(this, timeout, signal);
     }
 }
 

@@ -64,7 +64,7 @@ export interface AwaitedOptions {
      * The time for which Redis keeps the name and the end, in ms: 1 minute to 7 days. Default: 1 hour, or 24 hours with
      * an idempotency key.
      */
-    readonly keepMs?: number | undefined;
+    readonly keep?: number | undefined;
 }
 
 /** An emit that Redis has acknowledged. */
@@ -184,10 +184,10 @@ export class Emitter implements AsyncDisposable {
     async call<T = JsonValue | undefined>(
         object: string,
         event: unknown,
-        { timeoutMs = WAIT_MS, signal }: CallOptions = {},
+        { timeout = WAIT_MS, signal }: CallOptions = {},
     ): Promise<T> {
         signal?.throwIfAborted();
-        positive("timeoutMs", timeoutMs);
+        positive("timeout", timeout);
         const draft = new Draft(this.keys, object, event, {}, this.eventBytesMax);
         const once = this.awaitedOnce(draft, { awaited: true });
         draft.checkFitsScript();
@@ -196,7 +196,7 @@ export class Emitter implements AsyncDisposable {
         const wait = this.waits.join(named);
         try {
             await this.run(() => this.send(draft, once));
-            return resultOf<T>(named, await wait.end(timeoutMs, signal));
+            return resultOf<T>(named, await wait.end(timeout, signal));
         } finally {
             wait.leave();
         }
@@ -204,7 +204,7 @@ export class Emitter implements AsyncDisposable {
 
     /**
      * Waits until the event with this name has ended, and returns how it has ended. The name is that of an awaited
-     * emit, also of another process. `timeoutMs` has at least 100 ms.
+     * emit, also of another process. `timeout` has at least 100 ms.
      *
      * All waits share one connection. The end of an event of this emitter comes at once, any other within 100 ms.
      *
@@ -213,11 +213,11 @@ export class Emitter implements AsyncDisposable {
     async endOf(
         object: string,
         name: string,
-        timeoutMs = WAIT_MS,
+        timeout = WAIT_MS,
         { signal }: WaitOptions = {},
     ): Promise<EventEnd> {
         const named = { object: this.keys.object(object), name: checkKey(name) };
-        return await this.waits.endOf(named, positive("timeoutMs", timeoutMs), signal);
+        return await this.waits.endOf(named, positive("timeout", timeout), signal);
     }
 
     /**
@@ -288,8 +288,8 @@ export class Emitter implements AsyncDisposable {
     }
 
     private once({ idempotencyKey, window = WINDOW_MS, ...rest }: EmitOptions): Once | undefined {
-        if ("keepMs" in rest && rest.keepMs !== undefined) {
-            throw new TypeError("keepMs belongs to an awaited emit: give awaited: true, or a window");
+        if ("keep" in rest && rest.keep !== undefined) {
+            throw new TypeError("keep belongs to an awaited emit: give awaited: true, or a window");
         }
         if (idempotencyKey === undefined) {
             return undefined;
@@ -300,19 +300,18 @@ export class Emitter implements AsyncDisposable {
         return { key: checkKey(idempotencyKey), windowMs };
     }
 
-    private awaitedOnce(draft: Draft, { idempotencyKey, keepMs, ...rest }: AwaitedOptions): Once {
+    private awaitedOnce(draft: Draft, { idempotencyKey, keep, ...rest }: AwaitedOptions): Once {
         if ("window" in rest && rest.window !== undefined) {
-            throw new TypeError(
-                "an awaited emit has no window; keepMs sets the time for its name and its end",
-            );
+            throw new TypeError("an awaited emit has no window; keep sets the time for its name and its end");
         }
         if (!draft.isSingle) {
             throw new NotAwaitable(draft.object);
         }
-        const keep = positive("keepMs", keepMs ?? (idempotencyKey === undefined ? KEEP_MS : WINDOW_MS));
+        const usual = idempotencyKey === undefined ? KEEP_MS : WINDOW_MS;
+        const windowMs = Math.max(positive("keep", keep ?? usual), WINDOW_MIN_MS);
         return {
             key: checkAwaited(idempotencyKey ?? uniqueKey()),
-            windowMs: Math.ceil(Math.min(Math.max(keep, WINDOW_MIN_MS), KEEP_MAX_MS)),
+            windowMs: Math.ceil(Math.min(windowMs, KEEP_MAX_MS)),
             inbox: this.waits.inbox,
         };
     }

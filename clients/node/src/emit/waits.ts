@@ -45,7 +45,7 @@ export interface Wait {
      * @throws {WaitError}
      * @throws the reason of the signal, if it is aborted.
      */
-    end(timeoutMs: number, signal?: AbortSignal): Promise<EventEnd>;
+    end(timeout: number, signal?: AbortSignal): Promise<EventEnd>;
     /** Ends the wait. */
     leave(): void;
 }
@@ -87,9 +87,9 @@ export class Waits {
             }
         }
         return {
-            end: async (timeoutMs, signal) => {
-                const found = await within(told, timeoutMs, signal);
-                return this.read(found, named, timeoutMs);
+            end: async (timeout, signal) => {
+                const found = await within(told, timeout, signal);
+                return this.read(found, named, timeout);
             },
             leave: () => {
                 const tells = this.waiting.get(key);
@@ -101,7 +101,7 @@ export class Waits {
     }
 
     /** Waits for the end of an event. */
-    async endOf(named: Named, timeoutMs: number, signal?: AbortSignal): Promise<EventEnd> {
+    async endOf(named: Named, timeout: number, signal?: AbortSignal): Promise<EventEnd> {
         const { isWatched } = this;
         const wait = this.join(named);
         if (isWatched) {
@@ -109,7 +109,7 @@ export class Waits {
             void this.lookAside(this.keys.eventEnd(named.object, named.name));
         }
         try {
-            return await wait.end(timeoutMs, signal);
+            return await wait.end(timeout, signal);
         } finally {
             wait.leave();
         }
@@ -124,9 +124,9 @@ export class Waits {
         this.disconnect();
     }
 
-    private read(found: Found, { object, name }: Named, timeoutMs: number): EventEnd {
+    private read(found: Found, { object, name }: Named, timeout: number): EventEnd {
         if (found === undefined) {
-            throw new EndTimedOut(object, name, timeoutMs, this.unreachable);
+            throw new EndTimedOut(object, name, timeout, this.unreachable);
         }
         if (found === CLOSED) {
             throw new WaitClosed(object, name);
@@ -248,12 +248,12 @@ function isLasting(error: unknown): error is Error {
 }
 
 /** Returns none if the time is over. */
-async function within(told: Promise<Found>, timeoutMs: number, signal?: AbortSignal): Promise<Found> {
-    positive("timeoutMs", timeoutMs);
+async function within(told: Promise<Found>, timeout: number, signal?: AbortSignal): Promise<Found> {
+    positive("timeout", timeout);
     signal?.throwIfAborted();
     let [timer, abort]: [NodeJS.Timeout | undefined, () => void] = [undefined, () => undefined];
     const over = new Promise<undefined>((resolve, reject) => {
-        timer = setTimeout(resolve, Math.min(Math.max(timeoutMs, ROUND_MS), TIMER_MAX_MS), undefined);
+        timer = setTimeout(resolve, Math.min(Math.max(timeout, ROUND_MS), TIMER_MAX_MS), undefined);
         abort = () => reject(signal?.reason);
         signal?.addEventListener("abort", abort);
     });
