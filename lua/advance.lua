@@ -59,10 +59,10 @@
 --           the results, their rows in the log and the handler progress (src/wire/worker/load.rs).
 --           Commands: about 18 per call; 2 per claim; 2 or more per batch of more than one event; 1
 --           per object that is looked up in the rules; 2 per due suspect without room. With the log
---           on: 1 per finalized event, 2 per batch, 3 per call. Per failed event 2 or 3, and 1 more
---           when it ends. For events with a key, handlers, lost keys, limits and groups:
---           objects/keyed.lua, progress.lua, missing.lua and share_limits.lua, turns/sorting.lua and
---           groups.lua
+--           on: 1 per finalized event, 2 per batch, 3 per call. Per failed event 2 or 3, and 2 more
+--           when it ends. For events with a key, awaited ones, handlers, lost keys, limits and groups:
+--           objects/keyed.lua, ends.lua, progress.lua, missing.lua and share_limits.lua,
+--           turns/sorting.lua and groups.lua
 local set, delete, id_text, sub = writes.set, writes.delete, ids.text, string.sub
 local LAST_ID = K.last_event_id
 -- The first character of event.shares.summary, if objects in hand are only counted, and if a share

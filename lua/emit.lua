@@ -8,8 +8,8 @@
 --           event.groups.waiting (string, read), only with a limit of markers; event.marks (zset,
 --           read), only at this limit
 --           events.emitted (hash), events.emitted.ends (zset): read and written, with a key
---           OBJ:events.scheduled (hash), events.scheduled (zset): written; the end of the event
---           (string): read and written, if the emit is awaited
+--           OBJ:events.scheduled (hash), events.scheduled (zset), the end of the event (string):
+--           read and written; OBJ:event.key (string): read; if the emit is awaited
 -- Arguments prefix
 --           object
 --           idempotency key ('': none)
@@ -52,7 +52,7 @@ if has_data then
 end
 local waiting, index = P .. object .. K.events_scheduled_of, P .. K.events_scheduled
 if seconds then
-  for i, of in ipairs({ waiting, 'hash', index, 'zset', rare.awaited.at(object, key), 'string' }) do
+  for i, of in ipairs({ waiting, 'hash', index, 'zset', rare.awaited.at(object, key), 'string', P .. object .. K.event_key, 'string' }) do
     types[8 + i] = of
   end
   for i, of in ipairs({ 'HSET', waiting, 'ZADD', index, 'SET', rare.awaited.at(object, key) }) do
@@ -120,7 +120,7 @@ if seconds then
   -- A reference is queued. The event stays under its key until a slot takes it.
   local awaited = rare.awaited.key_of(seconds, key)
   local score, reference = rare.schedules.queued(rare.time.now_us(), awaited)
-  rare.awaited.begin(object, key, inbox)
+  rare.awaited.begin(object, key, seconds, inbox)
   redis_call('HSET', waiting, awaited, ARGV[FIRST])
   redis_call('ZADD', index, score, rare.schedules.member(object, awaited))
   ARGV[FIRST] = reference

@@ -200,16 +200,22 @@ local function at(object, name)
   return P .. rare.schedules.member(object, name) .. K.event_end
 end
 
-local function begin(object, name, inbox)
-  redis_call('SET', at(object, name), '?' .. inbox, 'PX', PENDING_MS)
+local function begin(object, name, seconds, inbox)
+  redis_call('SET', at(object, name), '?' .. seconds .. ' ' .. inbox, 'PX', PENDING_MS)
 end
 
 local function is_pending(object, name)
-  return string.byte(redis_call('GET', at(object, name)) or '') == 63
+  local seconds = string.match(redis_call('GET', at(object, name)) or '', '^%?(%d+) ')
+  local key = seconds and key_of(seconds, name)
+  if key and redis_call('HEXISTS', P .. object .. K.events_scheduled_of, key) == 0 then
+    local taken = redis_call('GET', P .. object .. K.event_key)
+    return taken and string.match(taken, '^%d+ (.*)$') == key
+  end
+  return key ~= nil
 end
 
 local function inbox_of(value)
-  return type(value) == 'string' and string.match(value, '^%?(%w+)$') or nil
+  return type(value) == 'string' and string.match(value, '^%?%d+ (%w+)$') or nil
 end
 
 return { key_of = key_of, parse = parse, at = at, begin = begin, is_pending = is_pending, inbox_of = inbox_of }

@@ -4,7 +4,8 @@
 --                          is one, and `results` if handlers had any
 --   LF INBOX:event.ends    the keys of ends that were written for this inbox, newest first. A process
 --                          that waits pops them
--- Commands: 1 per event with a key; if it is awaited, up to 5 more, and 2 questions about rights.
+-- Commands: 1 per event with a key, or whose batch was in hand before; if it is awaited, up to 5 more,
+-- and 2 questions about rights.
 
 local SECONDS_MAX = 604800
 -- A process that waits also looks for its ends without the inbox, which may lose entries.

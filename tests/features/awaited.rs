@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use seriatim::control::By;
-use seriatim::emit::{CallError, EventEnd, WaitError};
+use seriatim::emit::{CallError, Cancelled, EventEnd, WaitError};
 use seriatim::event::{EventStatus, Json};
 use seriatim::handlers::{Failure, HandlerContext, Handlers};
 use seriatim::worker::EventLog;
@@ -368,6 +368,16 @@ async fn an_end_is_kept_for_its_time_only() {
     assert_eq!(second.result::<u64>().expect("a result"), 4);
     assert!(second.id > end.id);
     worker.finish().await;
+    // An event that is cancelled does not stand in the way of the next one under its name.
+    for (n, repeated) in [(3, false), (4, true), (5, false)] {
+        console.run::<()>(&["ZADD", &ends, "1", "work:1\nk"]).await;
+        let awaited = emit(n).await.expect("queued");
+        assert_eq!(awaited.emitted().repeated, repeated, "{n}");
+        if n == 4 {
+            let cancelled = emitter.cancel("work:1", "?90 k").await;
+            assert_matches!(cancelled, Ok(Cancelled::Cancelled));
+        }
+    }
     console.check().await;
 }
 

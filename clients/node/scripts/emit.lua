@@ -1,6 +1,6 @@
 #!lua
 local P, redis_call, redis_try = ARGV[1], redis.call, redis.pcall
-local K = { events = ':events', data = ':data', events_scheduled_of = ':events.scheduled', event_end = ':event.end', event_groups_waiting = 'event.groups.waiting', event_marks = 'event.marks', events_scheduled = 'events.scheduled', events_emitted = 'events.emitted', events_emitted_ends = 'events.emitted.ends' }
+local K = { events = ':events', data = ':data', event_key = ':event.key', events_scheduled_of = ':events.scheduled', event_end = ':event.end', event_groups_waiting = 'event.groups.waiting', event_marks = 'event.marks', events_scheduled = 'events.scheduled', events_emitted = 'events.emitted', events_emitted_ends = 'events.emitted.ends' }
 local rare
 rare = setmetatable({}, { __index = function(made, name)
 local file
@@ -94,16 +94,22 @@ local function at(object, name)
   return P .. rare.schedules.member(object, name) .. K.event_end
 end
 
-local function begin(object, name, inbox)
-  redis_call('SET', at(object, name), '?' .. inbox, 'PX', PENDING_MS)
+local function begin(object, name, seconds, inbox)
+  redis_call('SET', at(object, name), '?' .. seconds .. ' ' .. inbox, 'PX', PENDING_MS)
 end
 
 local function is_pending(object, name)
-  return string.byte(redis_call('GET', at(object, name)) or '') == 63
+  local seconds = string.match(redis_call('GET', at(object, name)) or '', '^%?(%d+) ')
+  local key = seconds and key_of(seconds, name)
+  if key and redis_call('HEXISTS', P .. object .. K.events_scheduled_of, key) == 0 then
+    local taken = redis_call('GET', P .. object .. K.event_key)
+    return taken and string.match(taken, '^%d+ (.*)$') == key
+  end
+  return key ~= nil
 end
 
 local function inbox_of(value)
-  return type(value) == 'string' and string.match(value, '^%?(%w+)$') or nil
+  return type(value) == 'string' and string.match(value, '^%?%d+ (%w+)$') or nil
 end
 
 return { key_of = key_of, parse = parse, at = at, begin = begin, is_pending = is_pending, inbox_of = inbox_of }
@@ -129,7 +135,7 @@ if has_data then
 end
 local waiting, index = P .. object .. K.events_scheduled_of, P .. K.events_scheduled
 if seconds then
-  for i, of in ipairs({ waiting, 'hash', index, 'zset', rare.awaited.at(object, key), 'string' }) do
+  for i, of in ipairs({ waiting, 'hash', index, 'zset', rare.awaited.at(object, key), 'string', P .. object .. K.event_key, 'string' }) do
     types[8 + i] = of
   end
   for i, of in ipairs({ 'HSET', waiting, 'ZADD', index, 'SET', rare.awaited.at(object, key) }) do
@@ -191,7 +197,7 @@ end
 if seconds then
   local awaited = rare.awaited.key_of(seconds, key)
   local score, reference = rare.schedules.queued(rare.time.now_us(), awaited)
-  rare.awaited.begin(object, key, inbox)
+  rare.awaited.begin(object, key, seconds, inbox)
   redis_call('HSET', waiting, awaited, ARGV[FIRST])
   redis_call('ZADD', index, score, rare.schedules.member(object, awaited))
   ARGV[FIRST] = reference

@@ -45,10 +45,8 @@ async function finish(
     { tells = true, prefix = "" } = {},
 ): Promise<void> {
     const key = `${prefix}${object}\n${name}:event.end`;
-    const inbox = (await until(async () => (await redis.get(key)) ?? undefined, `${name} is awaited`)).slice(
-        1,
-    );
-    await redis.set(key, JSON.stringify({ status: "completed", id: 7, attempts: 0, ...end }));
+    const pending = await until(async () => (await redis.get(key)) ?? undefined, `${name} is awaited`);
+    const inbox = pending.split(" ")[1] ?? "";
     if (tells && inbox !== "") {
         await redis.lpush(`${prefix}\n${inbox}:event.ends`, key);
     }

@@ -13,7 +13,7 @@ def pending(server: Server, object: str, name: str, prefix: str = "") -> str:
     key = f"{prefix}{object}\n{name}:event.end"
     value: bytes = until(lambda: server.client.get(key), f"{name} of {object} is awaited")
     assert value.startswith(b"?")
-    return value[1:].decode()
+    return value[1:].decode().split(" ")[1]
 
 
 def names(server: Server, count: int, prefix: str = "") -> list[tuple[str, str]]:
