@@ -277,7 +277,7 @@ async fn an_emit_is_there_once_whenever_the_worker_is_killed() {
     let worker = || scene.worker(&["--lease", "300ms", "--crashes-max", "100"]);
     let running = Mutex::new(worker());
     let last = u64::from(kills);
-    until("all events are over", PATIENCE * 3, async || {
+    until("all events are over", PATIENCE * 3.max(kills / 10), async || {
         if let Ok(mut running) = running.lock()
             && running.has_ended()
         {
