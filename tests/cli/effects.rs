@@ -277,14 +277,18 @@ async fn an_emit_is_there_once_whenever_the_worker_is_killed() {
     let worker = || scene.worker(&["--lease", "300ms", "--crashes-max", "100"]);
     let running = Mutex::new(worker());
     let last = u64::from(kills);
-    until("all events are over", PATIENCE * 3.max(kills / 10), async || {
-        if let Ok(mut running) = running.lock()
-            && running.has_ended()
-        {
-            *running = worker();
-        }
-        (console.last_id("a").await == last && console.owner("a").await.is_none()).then_some(())
-    })
+    until(
+        "all events are over",
+        PATIENCE * 3.max(kills / 10),
+        async || {
+            if let Ok(mut running) = running.lock()
+                && running.has_ended()
+            {
+                *running = worker();
+            }
+            (console.last_id("a").await == last && console.owner("a").await.is_none()).then_some(())
+        },
+    )
     .await;
     drop(running);
     let queued = console.queue("out").await;

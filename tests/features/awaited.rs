@@ -281,8 +281,8 @@ fn looking(clients: &str) -> usize {
     clients.lines().filter(looks).count()
 }
 
-/// More waits than one look has. All of them share one connection besides that of the emits, and
-/// the task that looks ends with them.
+/// More waits than one look has. All of them share one connection besides that of the emits, which is
+/// closed after them.
 #[tokio::test]
 async fn many_waits_share_one_connection_that_ends_with_them() {
     let redis = Redis::own(&[]);

@@ -194,7 +194,8 @@ impl Emitter {
     /// Waits until the event with this name has ended, at most for this time, which has at least 100
     /// ms. The name is that of an [awaited](Emit::awaited) emit, also of another process.
     ///
-    /// All waits of an emitter share one connection, besides that of its emits. The end of an event
+    /// All waits of an emitter share one connection, besides that of its emits. It is closed some
+    /// seconds after the last wait. The end of an event
     /// that this emitter has emitted comes at once, any other within 100 ms: the emitter looks ten
     /// times a second. Over a connection that the caller provides, it only looks.
     ///

@@ -1,5 +1,6 @@
 //! The waits of an emitter for the ends of events. One task looks for all of them. It begins with
-//! the first wait, and ends with the last one.
+//! the first wait, and ends some seconds after the last one, with its connection. So calls one after
+//! another share a connection.
 //!
 //! Ten times a second, the task reads the ends of all awaited events. Between these looks, it waits
 //! for its inbox: the step that ends an event of this emitter pushes the key of the end there. So
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 use redis::{Cmd, FromRedisValue, RedisError, RedisResult, from_redis_value};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::end::{EventEnd, WaitError};
@@ -25,6 +26,8 @@ use crate::keys::Keys;
 const ROUND: Duration = Duration::from_millis(100);
 /// The longest wait after a failure of the connection.
 const AGAIN_MAX: Duration = Duration::from_secs(1);
+/// The time for which the task stays without a wait.
+const LINGER: Duration = Duration::from_secs(5);
 /// The most events of one command. An end has up to 64 KiB for each handler with a result.
 const PER_LOOK: usize = 128;
 
@@ -32,6 +35,8 @@ const PER_LOOK: usize = 128;
 #[derive(Debug)]
 pub(in crate::emit) struct Waits {
     state: Arc<Mutex<State>>,
+    /// Notified when a wait begins.
+    begun: Arc<Notify>,
     inbox: String,
     inbox_key: Arc<str>,
 }
@@ -57,6 +62,7 @@ impl Waits {
         let inbox = format!("{:016x}{:016x}", random(), random());
         Self {
             state: Arc::default(),
+            begun: Arc::default(),
             inbox_key: keys.event_ends(&format!("\n{inbox}")).into(),
             inbox,
         }
@@ -91,6 +97,7 @@ impl Waits {
         if begins {
             let watch = Watch {
                 state: Arc::clone(&self.state),
+                begun: Arc::clone(&self.begun),
                 inbox_key: Arc::clone(&self.inbox_key),
                 has_inbox: true,
                 link: Arc::clone(link),
@@ -98,6 +105,7 @@ impl Waits {
             };
             tokio::spawn(watch.run());
         }
+        self.begun.notify_one();
         let wait = async {
             // The event may have ended before, and the next look of the task may be 100 ms away.
             let now = if begins {
@@ -139,6 +147,7 @@ pub(in crate::emit) enum Reader {
 /// The task that looks.
 struct Watch {
     state: Arc<Mutex<State>>,
+    begun: Arc<Notify>,
     inbox_key: Arc<str>,
     /// Whether the user may wait for the inbox.
     has_inbox: bool,
@@ -152,7 +161,11 @@ impl Watch {
         loop {
             let keys = self.keys();
             if keys.is_empty() {
-                return;
+                let is_over = timeout(LINGER, self.begun.notified()).await.is_err();
+                if is_over && self.ends() {
+                    return;
+                }
+                continue;
             }
             match self.round(&keys).await {
                 Ok(()) => {
@@ -169,14 +182,20 @@ impl Watch {
         }
     }
 
-    /// Returns the keys that somebody still waits for. If there are none, the task ends.
+    /// Returns whether nobody waits. Then the next wait begins another task.
+    fn ends(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.is_watched = !state.waiting.is_empty();
+        !state.is_watched
+    }
+
+    /// Returns the keys that somebody still waits for.
     fn keys(&self) -> Vec<String> {
         let mut state = lock(&self.state);
         state.waiting.retain(|_, waiting| {
             waiting.retain(|sender| !sender.is_closed());
             !waiting.is_empty()
         });
-        state.is_watched = !state.waiting.is_empty();
         state.waiting.keys().cloned().collect()
     }
 
@@ -192,7 +211,12 @@ impl Watch {
     /// Looks at all these keys, and then waits for the inbox until the next look is due.
     async fn round(&mut self, keys: &[String]) -> RedisResult<()> {
         let next = Instant::now() + ROUND;
-        if self.reader.is_none() {
+        let is_usable = match &self.reader {
+            Some(Reader::Own(connection)) => !connection.is_closed(),
+            Some(Reader::Given(_)) => true,
+            None => false,
+        };
+        if !is_usable {
             self.reader = Some(self.link.reader(ROUND).await?);
         }
         for keys in keys.chunks(PER_LOOK) {
