@@ -35,7 +35,7 @@ fn worker(redis: &Redis, name: &str, policy: &str, logs: bool) -> Running {
             Some("late") if cx.attempt() < 3 => return Err(Failure::transient("not yet")),
             Some("late") => cx.result(&cx.attempt())?,
             Some("fail") => {
-                cx.result(&"nothing")?;
+                cx.result("nothing")?;
                 return Err(Failure::transient("no card"));
             }
             Some("reject") => return Err(Failure::unrecoverable("no such user")),
@@ -225,7 +225,7 @@ async fn a_wait_outlives_the_worker_and_redis() {
                     if calls.fetch_add(1, Ordering::Relaxed) == 0 {
                         std::future::pending::<()>().await;
                     }
-                    cx.result(&"second")?;
+                    cx.result("second")?;
                     Ok(())
                 }
             })

@@ -258,9 +258,9 @@ fn effect(cx: &HandlerContext, word: &str, of: &Json) -> Result<(), &'static str
     let object = || text("object").expect("an object");
     let event = || event_of(of.get("event").expect("an event")).expect("looked at before");
     match word {
-        "emit" => cx.emit(&object(), event()).map_err(kind),
+        "emit" => cx.emit(object(), event()).map_err(kind),
         "cancel" => cx
-            .cancel_schedule(&object(), text("key").expect("a key"))
+            .cancel_schedule(object(), text("key").expect("a key"))
             .map_err(kind),
         "schedule" => schedule(cx, of, object(), event(), text("key")),
         "result" => {
