@@ -31,12 +31,18 @@
 --           {'wrong_type', key, its type}
 --           A call with any reply but `emitted` and `part` has changed nothing
 -- Keeps     I1, I7
--- Cost      about 6 commands, with a key 10 more; with a key it hashes the events, and removes at
+-- Cost      about 6 commands, with a key 10 more, and 9 more if it is awaited; with a key it hashes the events, and removes at
 --           most 8 keys whose window is over. The caller bounds the bytes
 local object, key, window_ms = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local queued_max, markers_max, has_data, data = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == 'data', ARGV[8]
-local seconds, inbox = string.match(ARGV[7] == 'await' and data or '', '^(%d+) (%w*)$')
 local FIRST, EXPIRED_MAX, EVENTS_PER_PUSH = 9, 8, 1000
+local seconds, inbox
+if ARGV[7] == 'await' then
+  seconds, inbox = rare.awaited.asked(data, key)
+  if not seconds or #ARGV ~= FIRST then
+    return redis.error_reply('ERR an awaited emit has a key without a line feed, SECONDS from 1 to 604800, an INBOX of up to 32 letters and digits, and one event')
+  end
+end
 local queue, emitted, ends = P .. object .. K.events, P .. K.events_emitted, P .. K.events_emitted_ends
 
 -- Checks types and rights before the first write, because Redis does not undo a script that fails
@@ -85,9 +91,10 @@ if key ~= '' then
   if found and ends_ms and tonumber(ends_ms) > now_ms then
     return found == digest and { 'repeated', queued } or { 'differs' }
   end
-  if seconds and rare.awaited.is_pending(object, key) then
+  local pending = seconds and rare.awaited.pending(object, key, seconds)
+  if pending then
     -- The window is over, but the event has not ended.
-    return { 'repeated', queued }
+    return pending == digest and { 'repeated', queued } or { 'differs' }
   end
 end
 local last = #ARGV
@@ -120,7 +127,7 @@ if seconds then
   -- A reference is queued. The event stays under its key until a slot takes it.
   local awaited = rare.awaited.key_of(seconds, key)
   local score, reference = rare.schedules.queued(rare.time.now_us(), awaited)
-  rare.awaited.begin(object, key, seconds, inbox)
+  rare.awaited.begin(object, key, seconds, inbox, digest)
   redis_call('HSET', waiting, awaited, ARGV[FIRST])
   redis_call('ZADD', index, score, rare.schedules.member(object, awaited))
   ARGV[FIRST] = reference

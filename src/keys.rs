@@ -212,7 +212,7 @@ keys! {
         /// event. The due times of schedules are in `events.scheduled`.
         hash Work events_scheduled_of = ":events.scheduled",
         /// String with a time to live: the end of an event whose producer awaits it, as JSON;
-        /// `?SECONDS INBOX` before. In place of the object stand its name, a line feed, and the name of the event.
+        /// `?SECONDS INBOX DIGEST` before. In place of the object stand its name, a line feed, and the name of the event.
         string Producer event_end = ":event.end",
         /// List with a time to live: an inbox, the keys of the ends that a process awaits. In place
         /// of the object stand a line feed and the name of the inbox.

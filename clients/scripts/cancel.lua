@@ -186,7 +186,7 @@ end)()
 elseif name == 'awaited' then
 file = (function()
 
-local PENDING_MS = '604800000'
+local SECONDS_MAX, PENDING_MS = 604800, '604800000'
 
 local function key_of(seconds, name)
   return '?' .. seconds .. ' ' .. name
@@ -200,25 +200,33 @@ local function at(object, name)
   return P .. rare.schedules.member(object, name) .. K.event_end
 end
 
-local function begin(object, name, seconds, inbox)
-  redis_call('SET', at(object, name), '?' .. seconds .. ' ' .. inbox, 'PX', PENDING_MS)
+local function asked(text, name)
+  local seconds, inbox = string.match(text, '^(%d+) (%w*)$')
+  local number = tonumber(seconds)
+  if number and number >= 1 and number <= SECONDS_MAX and #inbox <= 32 and name ~= '' and not string.find(name, '\n', 1, true) then
+    return seconds, inbox
+  end
 end
 
-local function is_pending(object, name)
-  local seconds = string.match(redis_call('GET', at(object, name)) or '', '^%?(%d+) ')
-  local key = seconds and key_of(seconds, name)
-  if key and redis_call('HEXISTS', P .. object .. K.events_scheduled_of, key) == 0 then
-    local taken = redis_call('GET', P .. object .. K.event_key)
-    return taken and string.match(taken, '^%d+ (.*)$') == key
+local function begin(object, name, seconds, inbox, digest)
+  redis_call('SET', at(object, name), '?' .. seconds .. ' ' .. inbox .. ' ' .. digest, 'PX', PENDING_MS)
+end
+
+local function pending(object, name, seconds)
+  local noted, digest = string.match(redis_call('GET', at(object, name)) or '', '^%?(%d+) %w* (%x+)$')
+  local key = key_of(noted or seconds, name)
+  if redis_call('HGET', P .. object .. K.events_scheduled_of, key) then
+    return digest or ''
   end
-  return key ~= nil
+  local taken = redis_call('GET', P .. object .. K.event_key)
+  return taken and string.match(taken, '^%d+ (.*)$') == key and (digest or '') or nil
 end
 
 local function inbox_of(value)
-  return type(value) == 'string' and string.match(value, '^%?%d+ (%w+)$') or nil
+  return type(value) == 'string' and string.match(value, '^%?%d+ (%w+) ') or nil
 end
 
-return { key_of = key_of, parse = parse, at = at, begin = begin, is_pending = is_pending, inbox_of = inbox_of }
+return { asked = asked, key_of = key_of, parse = parse, at = at, begin = begin, pending = pending, inbox_of = inbox_of }
 end)()
 elseif name == 'emits' then
 file = (function()

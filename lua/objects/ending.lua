@@ -70,8 +70,8 @@ local function look(object, key, expected)
 end
 
 -- Ends the event that `look` has returned: deletes the held batch, pushes the emits of its
--- handlers, writes a row with the event log on and the end if it is awaited, and lets the object go on. If the key of the owner is
--- lost, the object is held again.
+-- handlers, writes a row with the event log on, writes the end if it is awaited, and lets the object
+-- go on. If the key of the owner is lost, the object is held again.
 local function finish(event)
   if event.row then
     -- Workers trim the log.

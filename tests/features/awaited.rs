@@ -360,20 +360,29 @@ async fn an_end_is_kept_for_its_time_only() {
     worker.finish().await;
     let awaited = emit(2).await.expect("queued");
     assert_matches!(awaited.end(SHORT).await, Err(WaitError::TimedOut { .. }));
-    // The window is over again, but the event is still queued: a repeat changes nothing.
-    console.run::<()>(&["ZADD", &ends, "1", "work:1\nk"]).await;
-    assert!(emit(3).await.expect("queued").emitted().repeated);
+    // The window is over again, but the event is still queued: a repeat changes nothing, also if the
+    // note that it is awaited is lost. Another event is refused.
+    for lost in [false, true] {
+        console.run::<()>(&["ZADD", &ends, "1", "work:1\nk"]).await;
+        if lost {
+            console.run::<()>(&["DEL", &key]).await;
+            assert_matches!(emit(2).await, Err(EmitError::KeyReused { .. }));
+        } else {
+            assert!(emit(2).await.expect("queued").emitted().repeated);
+        }
+        assert_matches!(emit(3).await, Err(EmitError::KeyReused { .. }));
+    }
     let worker = self::worker(&redis, "w", "fixed:1ms", false);
     let second = awaited.end(PATIENCE).await.expect("an end");
     assert_eq!(second.result::<u64>().expect("a result"), 4);
     assert!(second.id > end.id);
     worker.finish().await;
     // An event that is cancelled does not stand in the way of the next one under its name.
-    for (n, repeated) in [(3, false), (4, true), (5, false)] {
+    for (n, repeated) in [(3, false), (3, true), (5, false)] {
         console.run::<()>(&["ZADD", &ends, "1", "work:1\nk"]).await;
         let awaited = emit(n).await.expect("queued");
         assert_eq!(awaited.emitted().repeated, repeated, "{n}");
-        if n == 4 {
+        if repeated {
             let cancelled = emitter.cancel("work:1", "?90 k").await;
             assert_matches!(cancelled, Ok(Cancelled::Cancelled));
         }
@@ -438,4 +447,71 @@ async fn the_rights_of_the_protocol_are_enough() {
     let given = Emitter::new(connection).with_keys(redis.keys().clone());
     assert_matches!(called(&given, "double").await, Ok(found) if found == 42);
     worker.finish().await;
+}
+
+/// The runtime of the first wait ends, and with it the task that looks. The next wait begins another
+/// one, and a wait that has joined goes on.
+#[test]
+fn a_wait_outlives_the_runtime_of_another_one() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime")
+    };
+    let (redis, main) = (Redis::own(&[]), runtime());
+    let emitter = main.block_on(redis.emitter());
+    let worker = main.block_on(async { worker(&redis, "w", "fixed:1ms", false) });
+    let first = runtime();
+    let found = first.block_on(called(&emitter, "double"));
+    assert_matches!(found, Ok(found) if found == 42);
+    // This wait joins the task of the runtime that ends.
+    let joined = {
+        let emitter = emitter.clone();
+        main.spawn(async move { emitter.end_of("work:1", "late", PATIENCE).await })
+    };
+    drop(first);
+    main.block_on(async {
+        for _ in 0..3 {
+            assert_matches!(called(&emitter, "double").await, Ok(found) if found == 42);
+        }
+        let late = emitter
+            .event("work:1", &event("double"))
+            .idempotency_key("late");
+        late.awaited().send().await.expect("queued");
+        let end = joined.await.expect("no panic").expect("an end");
+        assert_eq!(end.result::<u64>().expect("a result"), 42);
+        worker.finish().await;
+    });
+}
+
+/// A producer in another language gives wrong arguments. Nothing is queued.
+#[tokio::test]
+async fn wrong_arguments_of_the_script_queue_nothing() {
+    let redis = Redis::own(&[]);
+    let (console, keys) = (redis.console().await, redis.keys());
+    let script = seriatim::wire::emit_text();
+    for (key, text, events) in [
+        ("k", "60", 1),
+        ("k", "60 in_box", 1),
+        ("k", "0 a", 1),
+        ("k", "604801 a", 1),
+        ("k", "x a", 1),
+        ("", "60 a", 1),
+        ("k\nl", "60 a", 1),
+        ("k", "60 a", 2),
+        ("k", "60 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 1),
+    ] {
+        let markers = keys.objects_with_events();
+        let mut words = vec!["EVAL", script, "1", &markers, keys.prefix(), "work:1", key];
+        words.extend(["60000", "0", "0", "await", text]);
+        words.extend(vec!["1"; events]);
+        let error = console.try_run::<redis::Value>(&words).await;
+        let error = error.expect_err("refused").to_string();
+        assert!(error.contains("an awaited emit has a key"), "{error}");
+    }
+    assert_eq!(console.queue("work:1").await, [""; 0]);
+    assert_eq!(console.markers().await, [""; 0]);
 }

@@ -567,3 +567,18 @@ async fn an_empty_event_is_claimed() {
     assert_eq!(answer.texts(), [""; 0]);
     scene.check().await;
 }
+
+/// The first event of a batch is short, and the later ones are long. The slot reads 32 events at once
+/// at most, and no more than fit if each is as long as the longest one. So none goes back to the queue.
+#[tokio::test]
+async fn a_slot_takes_no_more_long_events_than_fit() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    let long = format!(" {}", "1".repeat(100)).repeat(60);
+    scene.add(&format!("emit work:1 1234567890{long}")).await;
+    scene.count_calls().await;
+    let within = bounds(|b| (b.batch, b.batch_bytes) = (100, 5400));
+    assert_eq!(scene.free(0..1, within).await.lengths(), [55]);
+    // After the first event: 20, 32, 1 and 1.
+    assert_eq!(scene.calls_of("rpop").await, 4);
+    assert_eq!(scene.calls_of("rpush").await, 0);
+}

@@ -111,6 +111,36 @@ async fn a_call_reads_so_many_fields_of_rules() {
     }
 }
 
+/// Pops have moved the names of objects without events, and reading the rules of these objects uses up
+/// the fields. The names leave their lists, so another call is of use: it claims the object that waits.
+#[tokio::test]
+async fn a_call_goes_on_behind_names_that_have_used_up_the_fields_of_rules() {
+    const SLOTS: usize = 130;
+    let scene = Scene::new().await;
+    for n in 0..SLOTS {
+        let name = format!("{n}:1:2:3:4:5:6:7:8");
+        let rule = format!("HSET event.rules 'pause {name}' '1 0 0 3 0 ada' next never");
+        scene
+            .add(&format!("{rule}; LPUSH event.worker:w.{n}:object {name}"))
+            .await;
+    }
+    scene.add("emit work:1 1").await;
+    let within = bounds(|b| b.claims = SLOTS);
+    let mut calls = Vec::new();
+    for _ in 0..4 {
+        calls.push(scene.free(0..SLOTS, within).await.summary());
+        if calls.last().is_some_and(|call| call == "work:1") {
+            break;
+        }
+    }
+    let (last, others) = calls.split_last().expect("a call");
+    assert_eq!(last, "work:1", "{calls:?}");
+    assert!(
+        !others.is_empty() && others.iter().all(|call| call == ", more"),
+        "{calls:?}"
+    );
+}
+
 /// A call wakes 64 objects, and each counts as 16 fields of rules. The other 1,024 fields are enough
 /// to pause 57 objects with a rule each: 20 fields for the first, 18 for each other one.
 #[tokio::test]

@@ -58,8 +58,9 @@ async fn a_key_of_a_wrong_type_is_named_and_nothing_changes() {
     }
 }
 
-/// The emits of the event's handlers cannot be read, or a held batch begins with another event than
-/// the one with the key. The call changes nothing.
+/// The emits of the event's handlers cannot be read, a held batch begins with another event than the
+/// one with the key, or a slot has the event in hand although the numbers of its held batch are left.
+/// The call changes nothing.
 #[tokio::test]
 async fn an_event_that_cannot_end_here_stays() {
     let scene = waiting(Redis::start(), "id 7 emit:h nonsense").await;
@@ -71,6 +72,11 @@ async fn an_event_that_cannot_end_here_stays() {
     let given = "SET user:1:events.held.id '8 0 1 0 retry: no'";
     scene.add(given).await;
     assert_eq!(cancel(&scene).await.expect("a reply"), CancelReply::Absent);
+    scene.changed("").await;
+    let scene = waiting(Redis::start(), "").await;
+    let given = "SET user:1:event.worker w.0; SET event.worker:w.0:event.id '7 1 1'";
+    scene.add(given).await;
+    assert_eq!(cancel(&scene).await.expect("a reply"), CancelReply::Running);
     scene.changed("").await;
 }
 

@@ -253,6 +253,8 @@ async fn what_is_wrong_with_a_name_or_a_rule_is_told() {
         layout shared key: seriatim.meta has a field clock.step that is not as workers write it: delete that field
         > HSET seriatim.meta cursors.secret 00ff
         layout shared key: seriatim.meta has a field cursors.secret that is not as workers write it: delete that field
+        > HSET seriatim.meta cursors.secret 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
+        nothing
         > HSET seriatim.meta groups.lost 5
         layout shared key: seriatim.meta has a field groups.lost that is not as workers write it: delete that field
         > HSET seriatim.meta clock nan
@@ -421,6 +423,7 @@ async fn what_is_wrong_with_the_lists_of_groups_is_told() {
         I1 object work:5: is held and due, and its name was grouped, but no list of a group has it: it waits until no name is grouped
         > ZADD objects.held -5 work:5
         > ZADD objects.held -5 work:5; SET event.groups.waiting 1; LPUSH event.group:g:waiting work:5; ZADD event.groups 3 g
+        > ZADD objects.held 0 work:5; SET event.groups.waiting 1; LPUSH event.group:g:waiting x; ZADD event.groups 3 g
         nothing
         # A list that is not in event.groups covers nothing.
         > LPUSH g:1:events {}; LPUSH event.group:g:waiting g:1

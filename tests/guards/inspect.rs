@@ -184,6 +184,10 @@ async fn an_object_without_a_slot_is_told_with_what_it_waits_for() {
     assert_told(&scene, "x", &format!("{owner}lease l\nlease_ttl_ms")).await;
     scene.add("DEL event.worker:odd:lease").await;
     assert_told(&scene, "x", owner).await;
+    // The name is registered, with any number of slots.
+    scene.add("HSET event.workers odd '1 t 1'").await;
+    let known = owner.replace("owner_unknown 1\n", "");
+    assert_told(&scene, "x", &known).await;
 }
 
 /// Results are told up to 64 KiB together, and schedules up to 100.

@@ -1,8 +1,10 @@
 //! `advance` as a function of a library, whose Lua values live on between calls.
 
+use seriatim::keys::Keys;
 use seriatim::wire::{self, Advance, Advanced, BatchResult, ClaimFirst, EventLog, Report, Tag};
 
-use crate::scene::{BOUNDS, Scene, bounds, done};
+use crate::limits::with_limit;
+use crate::scene::{BOUNDS, Scene, bounds, done, slots};
 use crate::support::Redis;
 use crate::support::console::Console;
 
@@ -158,6 +160,27 @@ async fn a_library_forgets_names_without_slots_in_the_end() {
     assert!(kept < 10 << 20, "{kept} bytes are kept");
 }
 
+/// A namespace counts as a slot, too. Here each of 10,000 namespaces has one name without slots, which
+/// would take more than 15 MB.
+#[tokio::test]
+async fn a_library_forgets_namespaces_in_the_end() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    let no_claim = bounds(|b| b.claims = 0);
+    let mut conn = scene.conn().await;
+    for n in 0..10_000 {
+        let keys = Keys::with_namespace(&format!("{n:0>60}")).expect("a namespace");
+        let call = Advance::new(&keys, "w", "t", no_claim, ClaimFirst::Markers);
+        let answer = wire::advance(&mut conn, &call).await.expect("an answer");
+        assert!(matches!(answer, Advanced::Lapsed), "{answer:?}");
+    }
+    // Lua collects its garbage a little in each call.
+    for _ in 0..500 {
+        scene.advance(no_claim, |_| ()).await;
+    }
+    let kept = memory(&scene).await;
+    assert!(kept < 10 << 20, "{kept} bytes are kept");
+}
+
 /// A call fails while it reads its arguments, before it knows any slot. The next call is as any other
 /// one.
 #[tokio::test]
@@ -176,6 +199,32 @@ async fn a_call_that_fails_at_its_arguments_leaves_nothing() {
     }
     scene.add("emit work:1 1").await;
     assert_eq!(scene.free(0..1, BOUNDS).await.objects(), ["work:1"]);
+}
+
+/// A call fails when it writes its keys. No later call of the library writes them: by then, others may
+/// have changed them.
+#[tokio::test]
+async fn a_library_forgets_the_writes_of_a_call_that_failed() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene.add("emit work:1 1").await;
+    scene.login("~* +@all -mset").await;
+    scene.fails(BOUNDS, slots(&[], 0..1)).await;
+    scene.login("+@all").await;
+    scene.again("").await;
+    assert_eq!(scene.free(0..1, BOUNDS).await.objects(), [""; 0]);
+    scene.changed("").await;
+}
+
+/// A library forgets the limits of shares that an earlier call has read. The same namespace is empty
+/// now, and has no share.
+#[tokio::test]
+async fn a_library_forgets_the_shares_of_an_earlier_call() {
+    let scene = with_limit().await;
+    scene.add("emit work:1 1").await;
+    assert_eq!(scene.free(0..1, BOUNDS).await.objects(), ["work:1"]);
+    scene.again("emit work:2 2").await;
+    assert_eq!(scene.free(0..1, BOUNDS).await.objects(), ["work:2"]);
+    assert_eq!(scene.at("objects.in.hand").await, "nil");
 }
 
 /// Returns the name of the function that commits and claims, if the server has it.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use seriatim::wire::operator::{self, By, Record, ReleaseMany};
 use seriatim::wire::{self, Sent, SlotBatch};
 
 use crate::scene::{ATTACH, BOUNDS, Scene};
@@ -70,4 +71,43 @@ async fn a_held_object_is_claimed_when_it_is_due() {
             .await;
         assert_eq!(scene.free(0..2, BOUNDS).await.objects(), expected, "{due}");
     }
+}
+
+/// A rule is over in the ms of its end: its objects are due, and a slot claims them.
+#[tokio::test]
+async fn a_rule_is_over_at_its_end() {
+    for (ends, expected) in [(NOW + 1, &[] as &[&str]), (NOW, &["work:1"])] {
+        let scene = Scene::stopped_at(NOW_US).await;
+        scene.attach(&ATTACH).await;
+        let rule = format!("HSET event.rules 'pause work:1' '1 {ends} 0 3 0 ada' next {ends}");
+        let paused = "SET work:1:event.worker held; ZADD objects.paused 0 work:1";
+        scene
+            .add(&format!("{rule}; {paused}; LPUSH work:1:events 1"))
+            .await;
+        assert_eq!(scene.free(0..2, BOUNDS).await.objects(), expected, "{ends}");
+    }
+}
+
+/// A release of many objects spreads their due times evenly: the first one is due now, and behind the
+/// last one as much time is left as between two of them.
+#[tokio::test]
+async fn due_times_are_spread_evenly() {
+    let scene = Scene::stopped_at(NOW_US).await;
+    scene.add("ZADD objects.held inf a inf b inf c inf d").await;
+    let (mut conn, selected) = (scene.conn().await, b"*");
+    let filter = ReleaseMany {
+        until_released: false,
+        text: "",
+        over: Duration::from_secs(8),
+    };
+    let by = By {
+        who: "ada",
+        why: "a test",
+    };
+    let record = Record { selected, row: "" };
+    let objects = ["a", "b", "c", "d"];
+    let released = operator::release_many(&mut conn, &scene.keys, by, filter, record, &objects);
+    released.await.expect("an answer");
+    let held = "<a: NOW, b: NOW+2s, c: NOW+4s, d: NOW+6s>";
+    assert_eq!(scene.at("objects.held").await, held);
 }

@@ -165,7 +165,8 @@ async fn a_slot_that_leaves_an_object_is_free() {
 }
 
 /// An object with a held batch is taken from its slot for another reason, too: its progress cannot be
-/// read, or its process is gone.
+/// read, or its process is gone. If the numbers of the held batch are lost, its events come first, even
+/// before the first id of all.
 #[tokio::test]
 async fn a_held_batch_is_never_overwritten() {
     let why = "quarantine: work:1:event.worker is absent";
@@ -173,14 +174,19 @@ async fn a_held_batch_is_never_overwritten() {
         own w.0 work:1 7 2; RPUSH work:1:events.held 1; SET work:1:events.held.id '6 0 0 0 '
         HSET work:1:event.handled id 7 emit:a wrong
     ";
-    let scene = Scene::given(given).await;
-    let fill = |call: &mut Advance| {
-        call.handled(0);
-        call.report(0, &done("work:1", 7));
+    let fill = |id| {
+        move |call: &mut Advance| {
+            call.handled(0);
+            call.report(0, &done("work:1", id));
+        }
     };
-    let answer = scene.advance(BOUNDS, fill).await;
-    assert_eq!(answer.texts(), [format!("work:1: {why}")]);
-    assert_eq!(scene.at("work:1:events.held").await, "[1, 2]");
+    for (id, damage) in [(7, ""), (1, "DEL work:1:events.held.id")] {
+        let scene = Scene::given(&given.replace('7', &id.to_string())).await;
+        scene.add(damage).await;
+        let answer = scene.advance(BOUNDS, fill(id)).await;
+        assert_eq!(answer.texts(), [format!("work:1: {why}")]);
+        assert_eq!(scene.at("work:1:events.held").await, "[1, 2]", "{damage}");
+    }
 
     let scene = Scene::given(given).await;
     scene

@@ -3,7 +3,7 @@
 
 use seriatim::wire::{Advance, BatchResult, Bounds, ClaimFirst, Report};
 
-use crate::scene::{Answer, BOUNDS, LEASE, Scene, bounds, done, hold, reject, result};
+use crate::scene::{Answer, BOUNDS, LEASE, Scene, bounds, done, hold, reject, result, slots};
 use crate::support::Redis;
 
 /// Makes a call that prefers held objects.
@@ -151,6 +151,24 @@ async fn a_batch_that_is_given_again_uses_up_the_reply() {
     }
 }
 
+/// Two slots keep the rest of their batches, and the first rest fills the reply. Another call gives
+/// the second one.
+#[tokio::test]
+async fn a_rest_behind_a_full_reply_comes_with_the_next_call() {
+    let scene = Scene::given("own w.0 work:1 11 1 2; own w.1 work:2 21 3 4").await;
+    let part = |object, first: u64| {
+        let next = (first + 1).to_string().parse().expect("a tag");
+        result(object, &first.to_string(), 1, BatchResult::Part { next })
+    };
+    let reports = [part("work:1", 11), part("work:2", 21)];
+    let within = bounds(|b| b.reply_bytes = 1);
+    let answer = scene.advance(within, slots(&reports, 0..0)).await;
+    assert_eq!(answer.batches(), ["0 work:1 12 after 11: 2"]);
+    assert!(answer.more);
+    let answer = scene.free(1..2, BOUNDS).await;
+    assert_eq!(answer.batches(), ["1 work:2 22 after 21: 4"]);
+}
+
 /// The room for ids is counted in events per batch. Bytes per batch may be any number.
 #[tokio::test]
 async fn any_number_of_bytes_per_batch_leaves_room_for_ids() {
@@ -237,6 +255,15 @@ async fn due_objects_are_read_in_pages() {
     assert!((1..=4).contains(&read), "{read}");
 }
 
+/// A call passes over at most 256 objects, but claims more.
+#[tokio::test]
+async fn a_call_claims_300_due_objects() {
+    let scene = Scene::given("due 1 work:0..299").await;
+    let fill = |slots: &mut Advance| (0..300).for_each(|slot| slots.free(slot));
+    let answer = call(&scene, bounds(|b| b.claims = 300), fill).await;
+    assert_eq!(answer.batches.len(), 300);
+}
+
 /// Two slots have the same object in hand. The progress of the first one's event cannot be read, so
 /// the object is quarantined. Then the second slot yields the object, so it is due. The call does not
 /// claim the object again, and it ends.
@@ -268,7 +295,8 @@ async fn an_object_that_was_quarantined_is_not_claimed_in_the_same_call() {
 }
 
 /// The Redis user may not push the emits of a handler. The call fails before it ends the event, so
-/// the emits stay. When the user has the right again, the event ends and the emits are pushed.
+/// the emits stay, and takes no result of a later slot. When the user has the right again, both events
+/// end and the emits are pushed.
 #[tokio::test]
 async fn emits_that_may_not_be_pushed_stay() {
     for (missing, emits) in [
@@ -277,10 +305,12 @@ async fn emits_that_may_not_be_pushed_stay() {
     ] {
         let scene = Scene::on(Redis::own(&[])).await;
         let handled = format!("HSET work:1:event.handled id 1 emit:a '{emits}'");
-        scene.add(&format!("own w.0 work:1 1 1; {handled}")).await;
+        let given = format!("own w.0 work:1 1 1; own w.1 work:2 2 1; {handled}");
+        scene.add(&given).await;
         let fill = |slots: &mut Advance| {
             slots.handled(0);
             slots.report(0, &done("work:1", 1));
+            slots.report(1, &done("work:2", 2));
         };
         scene.login(&format!("~* +@all {missing}")).await;
         let error = scene.fails(no_claim(), fill).await.to_string();
@@ -289,6 +319,7 @@ async fn emits_that_may_not_be_pushed_stay() {
         scene.login("+@all").await;
         scene.advance(no_claim(), fill).await;
         assert_eq!(scene.at("work:1:event.handled").await, "nil", "{missing}");
+        assert_eq!(scene.at("work:2:last.event.id").await, "2", "{missing}");
         let (queue, later) = (
             scene.at("other:1:events").await,
             scene.at("other:1:events.scheduled").await,
@@ -347,4 +378,25 @@ async fn a_cancel_that_is_not_allowed_stays() {
         );
         assert_eq!(scene.at("events.scheduled").await, "nil", "{missing}");
     }
+}
+
+/// The Redis user may not replace the name of the object that a slot has left. The call fails with this
+/// error, and the event of the next object is in the queue again.
+#[tokio::test]
+async fn an_event_goes_back_if_the_name_cannot_be_replaced() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene.add("own w.0 work:1 7 1; emit work:2 2").await;
+    scene.login("~* +@all -lset").await;
+    let report = done("work:1", 7);
+    let fill = |slots: &mut Advance| slots.report(0, &report);
+    let error = scene.fails(BOUNDS, fill).await.to_string();
+    assert!(
+        error.contains("lset") || error.contains("can't run"),
+        "{error}"
+    );
+    assert_eq!(scene.at("work:2:events").await, "[2]");
+    assert_eq!(scene.at("event.worker:w.0:object").await, "nil");
+    scene.login("+@all").await;
+    assert_eq!(scene.free(0..1, BOUNDS).await.objects(), ["work:2"]);
+    scene.check().await;
 }

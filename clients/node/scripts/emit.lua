@@ -80,7 +80,7 @@ end)()
 elseif name == 'awaited' then
 file = (function()
 
-local PENDING_MS = '604800000'
+local SECONDS_MAX, PENDING_MS = 604800, '604800000'
 
 local function key_of(seconds, name)
   return '?' .. seconds .. ' ' .. name
@@ -94,25 +94,33 @@ local function at(object, name)
   return P .. rare.schedules.member(object, name) .. K.event_end
 end
 
-local function begin(object, name, seconds, inbox)
-  redis_call('SET', at(object, name), '?' .. seconds .. ' ' .. inbox, 'PX', PENDING_MS)
+local function asked(text, name)
+  local seconds, inbox = string.match(text, '^(%d+) (%w*)$')
+  local number = tonumber(seconds)
+  if number and number >= 1 and number <= SECONDS_MAX and #inbox <= 32 and name ~= '' and not string.find(name, '\n', 1, true) then
+    return seconds, inbox
+  end
 end
 
-local function is_pending(object, name)
-  local seconds = string.match(redis_call('GET', at(object, name)) or '', '^%?(%d+) ')
-  local key = seconds and key_of(seconds, name)
-  if key and redis_call('HEXISTS', P .. object .. K.events_scheduled_of, key) == 0 then
-    local taken = redis_call('GET', P .. object .. K.event_key)
-    return taken and string.match(taken, '^%d+ (.*)$') == key
+local function begin(object, name, seconds, inbox, digest)
+  redis_call('SET', at(object, name), '?' .. seconds .. ' ' .. inbox .. ' ' .. digest, 'PX', PENDING_MS)
+end
+
+local function pending(object, name, seconds)
+  local noted, digest = string.match(redis_call('GET', at(object, name)) or '', '^%?(%d+) %w* (%x+)$')
+  local key = key_of(noted or seconds, name)
+  if redis_call('HGET', P .. object .. K.events_scheduled_of, key) then
+    return digest or ''
   end
-  return key ~= nil
+  local taken = redis_call('GET', P .. object .. K.event_key)
+  return taken and string.match(taken, '^%d+ (.*)$') == key and (digest or '') or nil
 end
 
 local function inbox_of(value)
-  return type(value) == 'string' and string.match(value, '^%?%d+ (%w+)$') or nil
+  return type(value) == 'string' and string.match(value, '^%?%d+ (%w+) ') or nil
 end
 
-return { key_of = key_of, parse = parse, at = at, begin = begin, is_pending = is_pending, inbox_of = inbox_of }
+return { asked = asked, key_of = key_of, parse = parse, at = at, begin = begin, pending = pending, inbox_of = inbox_of }
 end)()
 end
 rawset(made, name, file)
@@ -120,8 +128,14 @@ return file
 end })
 local object, key, window_ms = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local queued_max, markers_max, has_data, data = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == 'data', ARGV[8]
-local seconds, inbox = string.match(ARGV[7] == 'await' and data or '', '^(%d+) (%w*)$')
 local FIRST, EXPIRED_MAX, EVENTS_PER_PUSH = 9, 8, 1000
+local seconds, inbox
+if ARGV[7] == 'await' then
+  seconds, inbox = rare.awaited.asked(data, key)
+  if not seconds or #ARGV ~= FIRST then
+    return redis.error_reply('ERR an awaited emit has a key without a line feed, SECONDS from 1 to 604800, an INBOX of up to 32 letters and digits, and one event')
+  end
+end
 local queue, emitted, ends = P .. object .. K.events, P .. K.events_emitted, P .. K.events_emitted_ends
 
 local types = { queue, 'list', KEYS[1], 'list' }
@@ -167,8 +181,9 @@ if key ~= '' then
   if found and ends_ms and tonumber(ends_ms) > now_ms then
     return found == digest and { 'repeated', queued } or { 'differs' }
   end
-  if seconds and rare.awaited.is_pending(object, key) then
-    return { 'repeated', queued }
+  local pending = seconds and rare.awaited.pending(object, key, seconds)
+  if pending then
+    return pending == digest and { 'repeated', queued } or { 'differs' }
   end
 end
 local last = #ARGV
@@ -197,7 +212,7 @@ end
 if seconds then
   local awaited = rare.awaited.key_of(seconds, key)
   local score, reference = rare.schedules.queued(rare.time.now_us(), awaited)
-  rare.awaited.begin(object, key, seconds, inbox)
+  rare.awaited.begin(object, key, seconds, inbox, digest)
   redis_call('HSET', waiting, awaited, ARGV[FIRST])
   redis_call('ZADD', index, score, rare.schedules.member(object, awaited))
   ARGV[FIRST] = reference

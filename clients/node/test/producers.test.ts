@@ -259,7 +259,7 @@ test("the markers of awaited emits are compared", () => {
     const span = { begin: 1_795_977_000_000, end: 1_795_977_000_005 };
     const [micros, late] = [span.begin * 1000 + 3000, span.end * 1000 + 3000];
     sameText(`\0queued ${micros} ?60 k`, "\0queued <us> ?60 k", span, "a");
-    sameText("?0aZ", "?<inbox>", span, "a");
+    sameText(`?0aZ ${"0f".repeat(20)}`, "?<inbox>", span, "a");
     sameScore(-1e15 - micros, "<queued>", span, "a");
     for (const [found, wanted] of [
         [`\0queued ${late} ?60 k`, "\0queued <us> ?60 k"],

@@ -14,6 +14,7 @@ mod watch;
 use std::time::Duration;
 
 use serde_core::de::DeserializeOwned;
+use tokio::time::{Instant, sleep};
 
 pub use self::end::{CallError, EventEnd, WaitError};
 pub(super) use self::watch::{Reader, Waits};
@@ -27,12 +28,17 @@ pub const KEEP: Duration = Duration::from_secs(60 * 60);
 /// The shortest and the longest time for which an end is kept.
 const KEEP_MIN: Duration = Duration::from_secs(60);
 const KEEP_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// The wait before a call repeats its emit.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// An emit whose end is awaited, under construction. Made by [`Emit::awaited`] and
 /// [`IdempotentEmit::awaited`].
 #[derive(Debug)]
 #[must_use = "nothing is emitted before send() is awaited"]
-pub struct AwaitedEmit<'a>(IdempotentEmit<'a>);
+pub struct AwaitedEmit<'a> {
+    emit: IdempotentEmit<'a>,
+    keep: Duration,
+}
 
 /// An awaited emit that Redis has acknowledged.
 #[derive(Debug, Clone)]
@@ -69,19 +75,19 @@ impl<'a> Emit<'a> {
             key: Ok(ScheduleKey::unique()),
             window: KEEP,
         };
-        AwaitedEmit(emit)
+        AwaitedEmit { emit, keep: KEEP }
     }
 }
 
 impl<'a> IdempotentEmit<'a> {
     /// Lets the producer await the end of the event. Its name is the idempotency key, of at most 248
     /// bytes. So a process that repeats the emit waits for the end of the same event. The end is
-    /// kept as long as the key, at most 7 days.
+    /// kept as long as the key, but at most 7 days.
     ///
     /// The emit must have one event and no data.
     pub fn awaited(self) -> AwaitedEmit<'a> {
-        let window = self.window;
-        AwaitedEmit(self).keep(window)
+        let keep = self.window.min(KEEP_MAX);
+        AwaitedEmit { emit: self, keep }
     }
 }
 
@@ -90,7 +96,8 @@ impl AwaitedEmit<'_> {
     /// from the end on: 1 minute to 7 days; other times are cut to this range. Whole seconds count.
     /// Default: 1 hour, or the window of the idempotency key.
     pub fn keep(mut self, keep: Duration) -> Self {
-        self.0.window = keep.clamp(KEEP_MIN, KEEP_MAX);
+        self.keep = keep.clamp(KEEP_MIN, KEEP_MAX);
+        self.emit.window = self.keep;
         self
     }
 
@@ -102,7 +109,13 @@ impl AwaitedEmit<'_> {
     /// # Cancellation
     /// As with [`IdempotentEmit::send`].
     pub async fn send(self) -> Result<Awaited, EmitError> {
-        let IdempotentEmit { emit, key, window } = self.0;
+        self.send_until(None).await
+    }
+
+    /// Sends the emit. With a time, repeats it until then if it is not acknowledged and Redis may
+    /// be back.
+    async fn send_until(self, until: Option<Instant>) -> Result<Awaited, EmitError> {
+        let IdempotentEmit { emit, key, window } = self.emit;
         let (emitter, draft, name) = (emit.emitter, emit.draft?, key?);
         if draft.events != 1 || draft.data.is_some() {
             return Err(EmitError::NotAwaitable {
@@ -114,9 +127,18 @@ impl AwaitedEmit<'_> {
         let keyed = Keyed {
             key: name.as_str(),
             window,
-            awaited: Some((window.as_secs(), emitter.waits.inbox(&emitter.link))),
+            awaited: Some((self.keep.as_secs(), emitter.waits.inbox(&emitter.link))),
         };
-        let emitted = emitter.send_keyed(&draft, keyed).await?;
+        let emitted = loop {
+            match emitter.send_keyed(&draft, keyed).await {
+                Err(EmitError::Unknown { .. } | EmitError::Connect { .. })
+                    if until.is_some_and(|until| Instant::now() < until) =>
+                {
+                    sleep(AGAIN).await;
+                }
+                sent => break sent?,
+            }
+        };
         Ok(Awaited {
             emitter: emitter.clone(),
             object: draft.object,
@@ -161,7 +183,8 @@ impl Awaited {
 impl Emitter {
     /// Emits one event, waits until it has ended, and returns the result that its handler has set
     /// (`cx.result`). Without a result this is `null`. If several handlers had results, this is a
-    /// JSON object of all, by handler id.
+    /// JSON object of all, by handler id. While Redis is away, the emit is repeated until the time is
+    /// over, at most for 15 minutes; the event is queued once.
     ///
     /// ```no_run
     /// # async fn run(emitter: &seriatim::Emitter) -> Result<(), Box<dyn std::error::Error>> {
@@ -187,8 +210,11 @@ impl Emitter {
         event: impl IntoEvent,
         within: Duration,
     ) -> Result<T, CallError> {
-        let awaited = self.event(object, event).awaited().send().await?;
-        awaited.end(within).await?.into_result()
+        let began = Instant::now();
+        let emit = self.event(object, event).awaited();
+        let awaited = emit.send_until(Some(began + within.min(KEEP / 4))).await?;
+        let left = within.saturating_sub(began.elapsed());
+        awaited.end(left).await?.into_result()
     }
 
     /// Waits until the event with this name has ended, at most for this time, which has at least 100

@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use redis::aio::ConnectionLike;
 use redis::{Cmd, FromRedisValue, RedisError, RedisResult, from_redis_value};
+use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::end::{EventEnd, WaitError};
 use crate::connection::PatientConnection;
@@ -26,10 +27,12 @@ use crate::keys::Keys;
 const ROUND: Duration = Duration::from_millis(100);
 /// The longest wait after a failure of the connection.
 const AGAIN_MAX: Duration = Duration::from_secs(1);
+/// The longest wait, longer than any end is kept.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// The time for which the task stays without a wait.
 const LINGER: Duration = Duration::from_secs(5);
 /// The most events of one command. An end has up to 64 KiB for each handler with a result.
-const PER_LOOK: usize = 128;
+const PER_LOOK: usize = 32;
 
 /// The waits of an emitter and its clones.
 #[derive(Debug)]
@@ -88,10 +91,33 @@ impl Waits {
         key: String,
         within: Duration,
     ) -> Result<Result<EventEnd, Option<RedisError>>, WaitError> {
+        // Even the shortest wait looks once.
+        let over = Instant::now() + within.clamp(ROUND, LONGEST);
+        loop {
+            match timeout_at(over, self.joined(link, &key)).await {
+                Ok(Ok(Ok(end))) => return Ok(Ok(end)),
+                Ok(Ok(Err(refused))) => return Err(WaitError::Refused(refused)),
+                // The runtime of the task has ended. The next turn begins another task.
+                Ok(Err(_)) => sleep(Duration::from_millis(1)).await,
+                Err(_) => return Ok(Err(lock(&self.state).unreachable.clone())),
+            }
+        }
+    }
+
+    /// Waits until the task tells the end under this key. Begins the task, if it does not run.
+    ///
+    /// # Errors
+    /// The task was dropped.
+    async fn joined(
+        &self,
+        link: &Arc<Link>,
+        key: &str,
+    ) -> Result<Result<EventEnd, RedisError>, RecvError> {
         let (sender, ended) = oneshot::channel();
         let begins = {
             let mut state = lock(&self.state);
-            state.waiting.entry(key.clone()).or_default().push(sender);
+            let waiting = state.waiting.entry(key.to_owned()).or_default();
+            waiting.push(sender);
             !std::mem::replace(&mut state.is_watched, true)
         };
         if begins {
@@ -100,30 +126,22 @@ impl Waits {
                 begun: Arc::clone(&self.begun),
                 inbox_key: Arc::clone(&self.inbox_key),
                 has_inbox: true,
+                is_over: false,
                 link: Arc::clone(link),
                 reader: None,
             };
             tokio::spawn(watch.run());
         }
         self.begun.notify_one();
-        let wait = async {
-            // The event may have ended before, and the next look of the task may be 100 ms away.
-            let now = if begins {
-                None
-            } else {
-                found_now(link, &key).await
-            };
-            match now {
-                Some(end) => Ok(Ok(end)),
-                None => ended.await,
-            }
+        // The event may have ended before, and the next look of the task may be 100 ms away.
+        let now = if begins {
+            None
+        } else {
+            found_now(link, key).await
         };
-        // Even the shortest wait looks once.
-        match timeout(within.max(ROUND), wait).await {
-            Ok(Ok(Ok(end))) => Ok(Ok(end)),
-            Ok(Ok(Err(refused))) => Err(WaitError::Refused(refused)),
-            // The runtime of the task has ended.
-            Ok(Err(_)) | Err(_) => Ok(Err(lock(&self.state).unreachable.clone())),
+        match now {
+            Some(end) => Ok(Ok(end)),
+            None => ended.await,
         }
     }
 }
@@ -151,8 +169,21 @@ struct Watch {
     inbox_key: Arc<str>,
     /// Whether the user may wait for the inbox.
     has_inbox: bool,
+    /// Whether the task has ended because nobody waits.
+    is_over: bool,
     link: Arc<Link>,
     reader: Option<Reader>,
+}
+
+/// If the task is dropped with its runtime, those who wait learn it, and begin another one.
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let mut state = lock(&self.state);
+            state.is_watched = false;
+            state.waiting.clear();
+        }
+    }
 }
 
 impl Watch {
@@ -162,7 +193,8 @@ impl Watch {
             let keys = self.keys();
             if keys.is_empty() {
                 let is_over = timeout(LINGER, self.begun.notified()).await.is_err();
-                if is_over && self.ends() {
+                self.is_over = is_over && self.ends();
+                if self.is_over {
                     return;
                 }
                 continue;

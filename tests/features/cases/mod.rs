@@ -86,7 +86,7 @@ impl Found {
     }
 
     /// Compares a text with the expected one, in which `<us>` is a time of Redis in µs, and `<inbox>`
-    /// the name of an inbox.
+    /// the name of an inbox and the digest of an event.
     fn is_text(&self, found: &str, expected: &str) -> bool {
         for (marker, fits) in [
             (
@@ -95,8 +95,12 @@ impl Found {
                     as &dyn Fn(&str) -> bool,
             ),
             ("<inbox>", &|part| {
-                let is_name = part.bytes().all(|byte| byte.is_ascii_alphanumeric());
-                (1..=32).contains(&part.len()) && is_name
+                let Some((inbox, digest)) = part.split_once(' ') else {
+                    return false;
+                };
+                let is_name = inbox.bytes().all(|byte| byte.is_ascii_alphanumeric());
+                let is_digest = digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+                (1..=32).contains(&inbox.len()) && is_name && digest.len() == 40 && is_digest
             }),
         ] {
             if let Some((before, after)) = expected.split_once(marker) {

@@ -87,3 +87,46 @@ async fn a_full_reply_asks_for_another_call_beside_a_lost_tag() {
     assert_eq!(answer.summary(), "work:1, more");
     assert_eq!(scene.at("objects.held").await, "<work:2: inf>");
 }
+
+/// The tag is lost, and the process has a result of a part of the batch. The result counts, with any
+/// number of delivered events.
+#[tokio::test]
+async fn a_lost_tag_is_written_again_for_a_part_of_its_batch() {
+    for (count, rest, last) in [(0, "7 1 1", "nil"), (1, "8 1 1", "7")] {
+        let scene = Scene::given("own w.0 work:1 7 1 2; DEL event.worker:w.0:event.id").await;
+        let then = hold(rest, Some(Duration::from_secs(9)), "down");
+        let report = result("work:1", "7", count, then);
+        let answer = scene.report(0, &report, BOUNDS).await;
+        let text = "event.worker:w.0:event.id: mended: the tag was absent";
+        assert_eq!(answer.texts(), [text], "{count}");
+        assert_eq!(scene.at("work:1:last.event.id").await, last);
+        let held = scene.at("work:1:events.held.id").await;
+        assert!(held.starts_with(&format!("{rest} 0 ")), "{held}");
+        scene.check().await;
+    }
+}
+
+/// The list of a slot is lost, and the text in the place of its tag has only the object. A restart
+/// holds this object with the batch.
+#[tokio::test]
+async fn a_text_without_a_tag_still_names_the_object() {
+    let given = "own w.0 work:1 7 1; DEL event.worker:w.0:object";
+    let scene = Scene::given(given).await;
+    lose_tag(&scene, Some("\nwork:1")).await;
+    let why = "quarantine: event.worker:w.0:event.id is absent";
+    assert_eq!(restart(&scene).await, (0, 1, one_text("work:1", why)));
+    assert_eq!(scene.at("work:1:events.held").await, "[1]");
+    assert_eq!(scene.at("event.worker:w.0:lost").await, "nil");
+}
+
+/// Another slot owns the object of a batch. The batch leaves its slot, and the text names the object.
+#[tokio::test]
+async fn a_lost_batch_is_told_with_the_object_that_it_names() {
+    let given = "own w.0 work:1 7 1; SET work:1:event.worker x.0";
+    let scene = Scene::given(given).await;
+    let key = "event.worker:w.0";
+    let text =
+        format!("{key}: lost: {key}:lost has a batch of work:1, which the slot does not own");
+    assert_eq!(scene.free(0..1, BOUNDS).await.texts(), [text]);
+    assert_eq!(scene.at("event.worker:w.0:event").await, "nil");
+}

@@ -91,7 +91,9 @@ async fn lose_tag(scene: &Scene, text: Option<&str>) {
 #[tokio::test]
 async fn a_batch_without_a_tag_is_held_without_ids() {
     let why = "quarantine: event.worker:w.0:event.id is absent";
-    let cases = ["free", "count", "object", "last", "restart", "sweep"];
+    let cases = [
+        "free", "count", "yield", "object", "last", "restart", "sweep",
+    ];
     for (case, text) in cases
         .iter()
         .flat_map(|case| NO_TAGS.map(|text| (*case, text)))
@@ -100,6 +102,7 @@ async fn a_batch_without_a_tag_is_held_without_ids() {
         lose_tag(&scene, text).await;
         let report = match case {
             "count" => result("work:1", "7", 2, BatchResult::Done),
+            "yield" => result("work:1", "7", 2, BatchResult::Yield),
             "object" => done("work:3", 7),
             _ => done("work:1", 7),
         };
@@ -150,17 +153,20 @@ async fn a_repeated_result_writes_no_tag() {
 
 /// The slot's list is lost. The result of the batch in hand counts, and the next object's name
 /// begins a new list, whether it comes from a marker or from the held objects. The object that the
-/// slot has left may be the next one, if it also has a held batch.
+/// slot has left may be the next one, if it also has a held batch. Then the list keeps its name, also
+/// if the list is there.
 #[tokio::test]
 async fn a_slot_without_its_list_goes_on() {
-    for (next, given) in [
-        ("work:2", "emit work:2 2"),
-        ("work:2", "hold work:2 1 '8 0 1 0 retry: down' 2"),
-        ("work:1", "hold work:1 1 '8 0 1 0 retry: down' 2"),
+    const LOST: &str = "DEL event.worker:w.0:object";
+    for (next, given, damage) in [
+        ("work:2", "emit work:2 2", LOST),
+        ("work:2", "hold work:2 1 '8 0 1 0 retry: down' 2", LOST),
+        ("work:1", "hold work:1 1 '8 0 1 0 retry: down' 2", LOST),
+        ("work:1", "hold work:1 1 '8 0 1 0 retry: down' 2", ""),
     ] {
         let scene = Scene::given(given).await;
-        let given = "own w.0 work:1 7 1; DEL event.worker:w.0:object";
-        scene.add(given).await;
+        scene.add("own w.0 work:1 7 1").await;
+        scene.add(damage).await;
         let answer = scene.report(0, &done("work:1", 7), BOUNDS).await;
         assert_eq!(answer.objects(), [next]);
         assert_eq!(

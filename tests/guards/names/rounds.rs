@@ -110,7 +110,7 @@ async fn a_round_makes_held_objects_due_whose_list_is_lost() {
     let groups = "
         ZADD event.groups 1 a 2 b; LPUSH event.group:b:waiting '\0t1700' b:1 b:2
         HSET event.groups.times b '1700 1700 1' a '1700 1700 1'
-        ZADD objects.held -5 a:1 -7 b:1 9 c:1 inf d:1; SET event.groups.waiting
+        ZADD objects.held -5 a:1 -7 b:1 0 e:1 9 c:1 inf d:1; SET event.groups.waiting
     ";
     let scene = given("").await;
     for (waiting, is_lost) in [(1, false), (2, false), (3, true)] {
@@ -118,7 +118,7 @@ async fn a_round_makes_held_objects_due_whose_list_is_lost() {
         let lost = sweep(&scene, LOOK, AGES).await.lost;
         let mended = "
             event.groups.waiting = 2
-            objects.held = <a:1: 5, b:1: 7, c:1: 9, d:1: inf>
+            objects.held = <e:1: 0, a:1: 5, b:1: 7, c:1: 9, d:1: inf>
         ";
         let (expected, changes) = if is_lost {
             (lost_by(1), mended)

@@ -178,6 +178,12 @@ async fn a_held_object_is_released() {
             no_ids("x"),
             None,
         ),
+        // No id has 17 digits.
+        (
+            "ZADD objects.held 9 a; LPUSH a:events.held 1; SET a:events.held.id '00000000000000007 0 0 0 x'",
+            no_ids("x"),
+            None,
+        ),
         (
             "ZADD objects.held 9 a; LPUSH a:events.held 1",
             no_ids(""),

@@ -24,7 +24,7 @@ async fn broken(scene: &Scene, how: &str, count: usize, bytes: usize) {
     let commands = match how {
         "without ids" => format!("RPUSH x:events.held{events}"),
         "late" => format!(
-            "RPUSH x:events.held{events}; SET x:events.held.id '1 2 3 4 stop'; delivered x 2000"
+            "RPUSH x:events.held{events}; SET x:events.held.id '1 2 3 4 stop'; delivered x {count}"
         ),
         "lost" => format!("RPUSH event.worker:gone.0:lost 1{events}"),
         "progress" => {
@@ -154,6 +154,7 @@ async fn a_reference_is_searched_among_the_oldest_entries() {
         // The reference is lost, so the event is due now.
         (1, MIB, false, 0, "schedule"),
         (1, MIB, false, 1, "nothing"),
+        (1, MIB - 1, false, 1, "schedule"),
         (999, 1, false, 1, "schedule"),
         (1000, 1, false, 0, "schedule"),
         (1000, 1, false, 1, "nothing"),

@@ -26,6 +26,29 @@ async fn a_call_without_groups_takes_names_first() {
     assert_eq!(answer.summary(), "a:2", "no marker is left");
 }
 
+/// A call without a free slot groups no markers if no group takes turns: objects have no groups, and no
+/// share makes one. With a share of a prefix, it groups them.
+#[tokio::test]
+async fn a_call_without_a_free_slot_groups_markers_if_there_are_groups() {
+    for (summary, is_grouped) in [("", false), ("0 0 1700", false), ("1 1 1700", true)] {
+        let scene = Scene::given("queue a 3 a:1; each b:1").await;
+        if !summary.is_empty() {
+            scene
+                .add(&format!("SET event.shares.summary '{summary}'"))
+                .await;
+        }
+        if is_grouped {
+            scene
+                .add("HSET event.shares b:* '1 - - - - 1700 3 ada'")
+                .await;
+        }
+        let answer = scene.free(0..0, grouped(|b| b.group_depth = 0)).await;
+        assert_eq!(answer.of_use(), (is_grouped, false), "{summary}");
+        let expected = if is_grouped { (2, 0, 0) } else { (1, 1, 0) };
+        assert_eq!(counts(&scene).await, expected, "{summary}");
+    }
+}
+
 /// A number of names that is too high ends with the last group. If the number is too low, the names
 /// that are left are still taken.
 #[tokio::test]

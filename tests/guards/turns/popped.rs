@@ -107,6 +107,47 @@ async fn the_slot_whose_list_has_the_name_claims_it() {
     assert_eq!(scene.at("a:1:event.worker").await, "w.0");
 }
 
+/// The lists of the first and of the last of three slots have names. Both slots claim their objects.
+#[tokio::test]
+async fn each_slot_whose_list_has_a_name_claims_it() {
+    let given = "LPUSH a:1:events 1; LPUSH c:1:events 1; emit b:1 1";
+    let scene = Scene::given(given).await;
+    popped(&scene, "w.0", &["a:1"]).await;
+    popped(&scene, "w.2", &["c:1"]).await;
+    assert_eq!(claim(&scene, 3, BOUNDS).await, ["a:1", "c:1", "b:1"]);
+    for (slot, list) in [("w.0", "[a:1]"), ("w.1", "[b:1]"), ("w.2", "[c:1]")] {
+        let key = format!("event.worker:{slot}:object");
+        assert_eq!(scene.at(&key).await, list, "{slot}");
+    }
+}
+
+/// A slot without a tag keeps its batch, because it has lost another one, so it is busy. Two objects
+/// wait for the one free slot, so the groups take turns.
+#[tokio::test]
+async fn a_slot_that_keeps_its_lost_batch_claims_nothing() {
+    let given = "
+        LPUSH event.worker:w.1:event 1; RPUSH event.worker:w.1:lost 0 2; emit a:1 1; emit b:1 1
+    ";
+    let scene = Scene::given(given).await;
+    assert_eq!(claim(&scene, 2, GROUPED).await, ["a:1"]);
+    assert_eq!(all_grouped(&scene).await, "b 0: b:1; a 1: ; 1");
+}
+
+/// A batch that is given again fills the reply, and another slot keeps its lost batch. A third slot is
+/// free, so another call is of use.
+#[tokio::test]
+async fn a_slot_that_keeps_its_lost_batch_hides_no_free_slot() {
+    let given = "
+        own w.0 a:1 1 1; LPUSH event.worker:w.1:event 1; RPUSH event.worker:w.1:lost 0 2
+        emit b:1 1
+    ";
+    let scene = Scene::given(given).await;
+    let answer = scene.free(0..3, bounds(|b| b.reply_bytes = 1)).await;
+    assert_eq!(answer.summary(), "a:1, more");
+    let answer = scene.free(1..3, BOUNDS).await;
+    assert_eq!(answer.summary(), "b:1");
+}
+
 /// The owner key of a held object has a wrong type, and a pop has moved its name. The object is put
 /// aside, and the next name in the list is claimed.
 #[tokio::test]
@@ -123,6 +164,26 @@ async fn a_popped_object_with_a_wrong_owner_key_is_quarantined() {
     assert_eq!(claim(&scene, 1, BOUNDS).await, ["b:1"]);
     assert_eq!(scene.due("a:1").await, Some(f64::INFINITY));
     assert_eq!(scene.at("event.worker:w.0:object").await, "[b:1]");
+}
+
+/// A share has a limit. The reply to the claim of an object was lost, and its events are gone. It counts
+/// as in hand no longer.
+#[tokio::test]
+async fn an_object_without_events_is_no_longer_in_hand() {
+    let scene = Scene::new().await;
+    set(&scene, "*", Share::new().in_flight(1000)).await;
+    scene
+        .add("SET a:1:event.worker w.0; ZADD objects.in.hand 0 a:1:")
+        .await;
+    popped(&scene, "w.0", &["a:1"]).await;
+    assert_eq!(claim(&scene, 1, BOUNDS).await, [""; 0]);
+    for key in [
+        "objects.in.hand",
+        "a:1:event.worker",
+        "event.worker:w.0:object",
+    ] {
+        assert_eq!(scene.at(key).await, "nil", "{key}");
+    }
 }
 
 /// A share has a limit, and the reply to the claim of an object was lost before its batch was

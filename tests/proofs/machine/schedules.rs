@@ -18,7 +18,7 @@ pub const PENDING_MS: u64 = 604_800_000;
 pub const INBOX_MS: u64 = 60_000;
 /// The inbox of all awaited events, and the value of a key that notes that one is awaited.
 pub const INBOX: &str = "in7";
-pub const PENDING: &str = "?3600 in7";
+pub const PENDING: &str = "?3600 in7 0f";
 
 /// The maximum number of wrong schedules that one reply names.
 const WRONG_MAX: usize = 16;

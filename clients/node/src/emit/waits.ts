@@ -20,7 +20,7 @@ const ROUND_MS = 100;
 /** The longest pause after a failure of the connection, in ms. */
 const AGAIN_MAX_MS = 1000;
 /** The most events of one command. An end has up to 64 KiB for each handler with a result. */
-const PER_LOOK = 128;
+const PER_LOOK = 32;
 /** The longest time of a timer, in ms. */
 const TIMER_MAX_MS = 2 ** 31 - 1;
 /** With these codes, the same command would fail again. */

@@ -27,7 +27,7 @@ ROUND_S = 0.1
 #: The first and the longest pause after a failure of the connection.
 AGAIN_S, AGAIN_MAX_S = 0.1, 1.0
 #: The most events of one command. An end has up to 64 KiB for each handler with a result.
-PER_LOOK = 128
+PER_LOOK = 32
 #: With these codes, the same command would fail again. The client leaves out `ERR`.
 _LASTING = frozenset(["NOPERM", "WRONGTYPE", "ERR", ""])
 
