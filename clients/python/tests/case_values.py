@@ -100,7 +100,8 @@ class Expect:
 
     def same(self, found: bytes, wanted: str, where: str) -> None:
         """Compares a text of a key, which may have the times and the inbox of awaited emits."""
-        pattern = re.escape(self.text(wanted)).replace("<us>", "([0-9]{16})").replace("<inbox>", "[0-9A-Za-z]{1,32} [0-9a-f]{40}")
+        pattern = re.escape(self.text(wanted)).replace("<us>", "([0-9]{16})")
+        pattern = pattern.replace("<inbox>", "[0-9A-Za-z]{1,32} [0-9a-f]{40}")
         match = re.fullmatch(pattern, found.decode())
         assert match, (where, found, wanted)
         for micros in match.groups():
