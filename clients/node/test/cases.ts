@@ -125,7 +125,9 @@ export function sameTime(found: unknown, wanted: Json, span: Span, what: string)
 /** Compares a text of a key, which may have the times and the inbox of awaited emits. */
 export function sameText(found: string | null, wanted: string, span: Span, what: string): void {
     const escaped = wanted.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
-    const pattern = escaped.replaceAll("<us>", "([0-9]{16})").replaceAll("<inbox>", "[0-9A-Za-z]{1,32} [0-9a-f]{40}");
+    const pattern = escaped
+        .replaceAll("<us>", "([0-9]{16})")
+        .replaceAll("<inbox>", "[0-9A-Za-z]{1,32} [0-9a-f]{40}");
     const match = new RegExp(`^${pattern}$`, "u").exec(found ?? "");
     assert.ok(match, `${what}: ${JSON.stringify(found)} is not ${JSON.stringify(wanted)}`);
     for (const micros of match.slice(1)) {
