@@ -26,17 +26,23 @@ const PROJECTION: &str = "event.projection.";
 /// - names like `events`, `worker_event` or `event_projection_lease`: the suffix that follows the
 ///   object, the worker id, or the projection's name
 /// - names like `objects_held`: a whole key without its prefix
+///
+/// The keys that scripts seldom use are the last ones. In a table of Lua, a key that is added later
+/// makes no earlier key slower.
 pub(crate) fn for_lua() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let kinds = [
-        OBJECT_KINDS,
-        WORKER_KINDS,
-        GROUP_KINDS,
-        PROJECTION_KINDS,
-        SHARED_KINDS,
-    ]
-    .into_iter()
-    .flatten()
-    .copied();
+    let of_producers = |name: &str| {
+        let is_it = |kind: &&Kind| kind.name == name && kind.role == Role::Producer;
+        OBJECTS.iter().any(|kind| is_it(&kind))
+    };
+    let (late, early): (Vec<_>, Vec<_>) = OBJECT_KINDS
+        .iter()
+        .copied()
+        .partition(|(name, _)| of_producers(name));
+    let kinds = [WORKER_KINDS, GROUP_KINDS, PROJECTION_KINDS, SHARED_KINDS]
+        .into_iter()
+        .flatten()
+        .copied();
+    let kinds = early.into_iter().chain(kinds).chain(late);
     [
         ("WORKER", WORKER),
         ("GROUP", GROUP),

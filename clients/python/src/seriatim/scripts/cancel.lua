@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 local P, redis_call, redis_try = ARGV[1], redis.call, redis.pcall
-local K = { WORKER = 'event.worker:', events = ':events', last_event_id = ':last.event.id', event_worker = ':event.worker', events_held = ':events.held', events_held_id = ':events.held.id', event_handled = ':event.handled', event_errors = ':event.errors', event_key = ':event.key', events_scheduled_of = ':events.scheduled', event_end = ':event.end', event_ends = ':event.ends', worker_event_id = ':event.id', objects_with_events = 'objects.with.events', objects_held = 'objects.held', objects_paused = 'objects.paused', events_scheduled = 'events.scheduled', events_scheduled_wake = 'events.scheduled.wake', event_log = 'event.log', meta = 'seriatim.meta' }
+local K = { WORKER = 'event.worker:', events = ':events', last_event_id = ':last.event.id', event_worker = ':event.worker', events_held = ':events.held', events_held_id = ':events.held.id', event_handled = ':event.handled', event_errors = ':event.errors', event_key = ':event.key', events_scheduled_of = ':events.scheduled', worker_event_id = ':event.id', objects_with_events = 'objects.with.events', objects_held = 'objects.held', objects_paused = 'objects.paused', events_scheduled = 'events.scheduled', events_scheduled_wake = 'events.scheduled.wake', event_log = 'event.log', meta = 'seriatim.meta', event_end = ':event.end', event_ends = ':event.ends' }
 local rare
 local ids = (function()
 local MAX = 9007199254740991

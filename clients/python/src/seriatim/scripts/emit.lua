@@ -1,6 +1,6 @@
 #!lua
 local P, redis_call, redis_try = ARGV[1], redis.call, redis.pcall
-local K = { events = ':events', data = ':data', event_key = ':event.key', events_scheduled_of = ':events.scheduled', event_end = ':event.end', event_groups_waiting = 'event.groups.waiting', event_marks = 'event.marks', events_scheduled = 'events.scheduled', events_emitted = 'events.emitted', events_emitted_ends = 'events.emitted.ends' }
+local K = { events = ':events', event_key = ':event.key', events_scheduled_of = ':events.scheduled', event_groups_waiting = 'event.groups.waiting', event_marks = 'event.marks', events_scheduled = 'events.scheduled', events_emitted = 'events.emitted', events_emitted_ends = 'events.emitted.ends', data = ':data', event_end = ':event.end' }
 local rare
 rare = setmetatable({}, { __index = function(made, name)
 local file
