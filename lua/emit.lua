@@ -31,8 +31,8 @@
 --           {'wrong_type', key, its type}
 --           A call with any reply but `emitted` and `part` has changed nothing
 -- Keeps     I1, I7
--- Cost      about 6 commands, with a key 10 more, and 9 more if it is awaited; with a key it hashes the events, and removes at
---           most 8 keys whose window is over. The caller bounds the bytes
+-- Cost      about 6 commands, with a key 10 more, and 9 more if it is awaited. With a key it hashes
+--           the events, and removes at most 8 keys whose window is over. The caller bounds the bytes
 local object, key, window_ms = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local queued_max, markers_max, has_data, data = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == 'data', ARGV[8]
 local FIRST, EXPIRED_MAX, EVENTS_PER_PUSH = 9, 8, 1000

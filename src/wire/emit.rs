@@ -21,11 +21,11 @@ pub struct ScriptedEmit<'a> {
     pub queued_max: Option<u64>,
     /// The most markers; `None`: any number.
     pub markers_max: Option<u64>,
-    /// What the emit has besides.
+    /// The state, the parts or the wait of the emit.
     pub with: EmitWith<'a>,
 }
 
-/// What a scripted emit has besides its events.
+/// The state, the parts or the wait of a scripted emit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmitWith<'a> {
     /// Nothing.
@@ -37,9 +37,9 @@ pub enum EmitWith<'a> {
     Parts,
     /// The producer awaits the end of the event. Valid only with a key and one event.
     Await {
-        /// The time for which the end is kept.
+        /// The time in seconds for which the end is kept.
         seconds: u64,
-        /// Where the end is told: letters and digits, or empty.
+        /// The inbox that gets the key of the end: letters and digits, or empty.
         inbox: &'a str,
     },
 }

@@ -81,7 +81,7 @@ struct Scene {
     dir: tempfile::TempDir,
     workers: Vec<Process>,
     random: Rng,
-    /// What was done, and how often.
+    /// The number of times that each thing was done.
     done: BTreeMap<&'static str, u32>,
 }
 

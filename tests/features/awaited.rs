@@ -390,7 +390,7 @@ async fn an_end_is_kept_for_its_time_only() {
     console.check().await;
 }
 
-/// What cannot be awaited is refused before anything is sent, and a refusal of Redis ends a wait.
+/// An emit that cannot be awaited is refused before anything is sent. A refusal of Redis ends a wait.
 #[tokio::test]
 async fn what_cannot_be_awaited_is_refused() {
     let redis = Redis::own(&[]);
