@@ -54,7 +54,7 @@ if key ~= '' then
   rights[5], rights[6], rights[7], rights[8] = 'HSET', emitted, 'ZADD', ends
 end
 if has_data then
-  rights[#rights + 1], rights[#rights + 2] = 'SET', P .. object .. K.data
+  rights[#rights + 1], rights[#rights + 2] = 'SET', P .. object .. PRODUCER.data
 end
 local waiting, index = P .. object .. K.events_scheduled_of, P .. K.events_scheduled
 if seconds then
@@ -121,7 +121,7 @@ if markers_max > 0 and markers >= markers_max then
 end
 
 if has_data then
-  redis_call('SET', P .. object .. K.data, data)
+  redis_call('SET', P .. object .. PRODUCER.data, data)
 end
 if seconds then
   -- A reference is queued. The event stays under its key until a slot takes it.

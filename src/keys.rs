@@ -20,36 +20,38 @@ pub(crate) const GROUP: &str = "event.group:";
 /// The first part of a projection's key, after the prefix.
 const PROJECTION: &str = "event.projection.";
 
-/// Returns pairs of a name and a text, for the table of keys that every script has:
+/// The pairs of a name and a text of a table of keys.
+type Spellings = Vec<(&'static str, &'static str)>;
+
+/// Returns the tables of keys that scripts have, by their names. A table has:
 ///
 /// - `WORKER`, `GROUP`, `PROJECTION`: the first part of the keys of workers, groups and projections
 /// - names like `events`, `worker_event` or `event_projection_lease`: the suffix that follows the
 ///   object, the worker id, or the projection's name
 /// - names like `objects_held`: a whole key without its prefix
 ///
-/// The keys that scripts seldom use are the last ones. In a table of Lua, a key that is added later
-/// makes no earlier key slower.
-pub(crate) fn for_lua() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let of_producers = |name: &str| {
-        let is_it = |kind: &&Kind| kind.name == name && kind.role == Role::Producer;
-        OBJECTS.iter().any(|kind| is_it(&kind))
-    };
-    let (late, early): (Vec<_>, Vec<_>) = OBJECT_KINDS
-        .iter()
-        .copied()
-        .partition(|(name, _)| of_producers(name));
-    let kinds = [WORKER_KINDS, GROUP_KINDS, PROJECTION_KINDS, SHARED_KINDS]
-        .into_iter()
-        .flatten()
-        .copied();
-    let kinds = early.into_iter().chain(kinds).chain(late);
-    [
+/// The keys of producers are in a table of their own, because a lookup in a large table takes longer, and
+/// each call of a worker looks up many keys.
+pub(crate) fn tables_for_lua() -> [(&'static str, Spellings); 2] {
+    let parts = [
         ("WORKER", WORKER),
         ("GROUP", GROUP),
         ("PROJECTION", PROJECTION),
+    ];
+    let of_role = |is_wanted: fn(Role) -> bool| {
+        let kinds = [OBJECTS, WORKERS, GROUPS, PROJECTIONS, SHARED];
+        let wanted = kinds
+            .into_iter()
+            .flatten()
+            .filter(move |kind| is_wanted(kind.role));
+        wanted.map(|kind| (kind.name, kind.spelling))
+    };
+    let of_workers = of_role(|role| role != Role::Producer);
+    let of_producers = of_role(|role| role == Role::Producer);
+    [
+        ("K", parts.into_iter().chain(of_workers).collect()),
+        ("PRODUCER", of_producers.collect()),
     ]
-    .into_iter()
-    .chain(kinds)
 }
 
 /// Maximum length of the name of a namespace, in bytes.
@@ -100,7 +102,7 @@ pub fn type_of(kind: &str) -> Option<&'static str> {
 /// Returns whether `kind` is a kind of worker key that belongs to a process, not to one of its
 /// slots.
 pub fn is_of_process(kind: &str) -> bool {
-    matches!(kind, "worker_lease" | "worker_status")
+    matches!(kind, "worker_lease" | "worker_status" | "worker_reports")
 }
 
 /// Returns whether `kind` is a kind of object key that scripts read.
@@ -240,6 +242,9 @@ keys! {
         /// String with a time to live: the status of the process that runs this name, as JSON. No
         /// script uses this key.
         string Work worker_status = ":status",
+        /// Hash with a time to live: the reports on the events that the process delivers, by slot, as
+        /// JSON. No script uses this key.
+        hash Work worker_reports = ":reports",
     }
     groups {
         /// List: the names of objects of the group that were grouped until the group has its turn.

@@ -34,7 +34,7 @@ local function write(object, key, status, id, why, attempts, results)
   local inbox = rare.awaited.inbox_of(redis_try('GET', at))
   local ms = ids.text(1000 * math.min(tonumber(seconds), SECONDS_MAX))
   redis_try('SET', at, text_of(status, id, why, attempts, results), 'PX', ms)
-  local ends = inbox and P .. '\n' .. inbox .. K.event_ends
+  local ends = inbox and P .. '\n' .. inbox .. PRODUCER.event_ends
   -- Without these rights an inbox could grow for ever.
   if ends and not rare.emits.denied({ { 'LTRIM', ends, '0', '0' }, { 'PEXPIRE', ends, '1' } }) then
     redis_try('LPUSH', ends, at)

@@ -20,7 +20,7 @@ end
 
 -- Returns the Redis key of the end of an event with this name.
 local function at(object, name)
-  return P .. rare.schedules.member(object, name) .. K.event_end
+  return P .. rare.schedules.member(object, name) .. PRODUCER.event_end
 end
 
 -- Returns SECONDS and INBOX of an awaited emit; nil if its arguments are not valid.

@@ -10,15 +10,19 @@ use serde_core::Serialize;
 use serde_core::de::DeserializeOwned;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
+use tracing::info;
 
 use super::emits::{
-    Done, EMITS_BYTES_MAX, EmitRoom, Emitting, HandlerEmitError, HandlerResultError,
-    RESULT_BYTES_MAX,
+    Done, EMITS_BYTES_MAX, EmitRoom, Emitting, HandlerEmitError, HandlerProgressError,
+    HandlerResultError, RESULT_BYTES_MAX,
 };
 use super::failure::Failure;
 use super::fields::HandlerFields;
+use crate::escape;
 use crate::event::{EVENT_BYTES_MAX, Event, IntoEvent, ObjectName};
-use crate::sink::{Context, LedgerError, Progress, With};
+use crate::sink::{Context, LedgerError, PROGRESS_BYTES_MAX, Progress, With};
+#[cfg(doc)]
+use crate::sink::{REPORT_LINE_BYTES_MAX, REPORT_LINES_MAX};
 use crate::wire;
 
 /// Maximum number of subtasks that the handlers of one event may name under
@@ -272,6 +276,40 @@ impl HandlerContext {
     pub fn result(&self, value: impl IntoEvent) -> Result<(), HandlerResultError> {
         let result = value.into_event(RESULT_BYTES_MAX)?;
         self.emitting.set_result(&self.run.room, result)
+    }
+
+    /// Reports the progress of the event, for people: `seriatim inspect` and the page of the object
+    /// show the last one while the event is in hand. Pass `&T` for a value of any serializable type, or
+    /// [`Json`](crate::event::Json) for text that is JSON already. The value may have at most
+    /// [`PROGRESS_BYTES_MAX`] bytes.
+    ///
+    /// This call sends nothing. The process writes new reports to Redis once per second, so a handler
+    /// may report often. No decision depends on a report, and it ends with the run of the handler. All
+    /// handlers of an event share one progress.
+    ///
+    /// # Errors
+    /// - The value is not JSON or has more than [`PROGRESS_BYTES_MAX`] bytes.
+    /// - The handler has ended.
+    pub fn progress(&self, value: impl IntoEvent) -> Result<(), HandlerProgressError> {
+        let json = value.into_event(PROGRESS_BYTES_MAX)?;
+        if self.emitting.is_over() {
+            return Err(HandlerProgressError::Ended);
+        }
+        let cx = &self.run.cx;
+        cx.progress(self.id(), &String::from_utf8_lossy(&json));
+        Ok(())
+    }
+
+    /// Writes a line to the log of the process, with the object and the id of the event.
+    /// `seriatim inspect` and the page of the object show the last [`REPORT_LINES_MAX`] lines while
+    /// the event is in hand, each with its first [`REPORT_LINE_BYTES_MAX`] bytes. After the end of the
+    /// handler this call has no effect.
+    pub fn log(&self, text: impl fmt::Display) {
+        if !self.emitting.is_over() {
+            let text = text.to_string();
+            info!(object = %self.object(), id = self.id(), "{}", escape::text(&text));
+            self.run.cx.log(self.id(), &text);
+        }
     }
 
     /// Runs a subtask of the event, and returns its value. If the subtask is already finished, does

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use crate::event::{DueError, EventError, NameError, ScheduleKeyError};
+#[cfg(doc)]
+use crate::sink::PROGRESS_BYTES_MAX;
 use crate::wire::Emits;
 use crate::wire::values::{Later, SCHEDULE_EVENTS};
 
@@ -47,6 +49,19 @@ pub enum HandlerResultError {
     Full,
     /// The handler has ended or timed out. It must set its result before it ends.
     #[error("the handler has ended; it must set its result before it ends")]
+    Ended,
+}
+
+/// The reason why a handler cannot report its progress. The progress that it reported earlier stays.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandlerProgressError {
+    /// The progress has more than [`PROGRESS_BYTES_MAX`] bytes of JSON, is not JSON, or cannot be
+    /// written as JSON.
+    #[error("the progress is not reported: {0}")]
+    Value(#[from] EventError),
+    /// The handler has ended or timed out.
+    #[error("the handler has ended; it must report its progress before it ends")]
     Ended,
 }
 
@@ -213,6 +228,11 @@ impl Emitting {
         room.exchange(done.result_bytes(), result.len())?;
         done.result = Some(result);
         Ok(())
+    }
+
+    /// Returns whether the handler has ended.
+    pub(super) fn is_over(&self) -> bool {
+        locked(&self.0).is_none()
     }
 
     pub(super) fn end(&self) -> Done {

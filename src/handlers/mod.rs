@@ -37,7 +37,8 @@ pub use context::{
 };
 pub use effects::Effects;
 pub use emits::{
-    EMITS_BYTES_MAX, EMITS_MAX, HandlerEmitError, HandlerResultError, RESULT_BYTES_MAX,
+    EMITS_BYTES_MAX, EMITS_MAX, HandlerEmitError, HandlerProgressError, HandlerResultError,
+    RESULT_BYTES_MAX,
 };
 pub use failure::{Failure, HandlerResult};
 pub use handler::{EventType, Handler};

@@ -71,6 +71,11 @@ pub(crate) trait Ledger: fmt::Debug + Send + Sync {
     /// producer of the event may await them.
     fn keeps_results(&self) -> bool;
 
+    /// Returns whether the lease may have ended, so that another process may have the batch.
+    fn may_be_lost(&self) -> bool {
+        false
+    }
+
     /// Checks the name of an object for which an event is emitted.
     fn object(&self, name: &str) -> Result<ObjectName, NameError>;
 }

@@ -17,6 +17,7 @@ mod file;
 mod ledger;
 mod null;
 mod post;
+mod report;
 mod requests;
 mod stdout;
 mod writer;
@@ -39,7 +40,8 @@ pub(crate) use ledger::{Ledger, LedgerError, Progress, With};
 pub use null::Null;
 #[cfg(test)]
 pub(crate) use post::Polled;
-pub(crate) use post::Post;
+pub(crate) use post::{Post, Reported};
+pub use report::{PROGRESS_BYTES_MAX, REPORT_LINE_BYTES_MAX, REPORT_LINES_MAX, Report, ReportLine};
 pub(crate) use requests::Requests;
 pub use requests::{Opened, RequestError};
 pub use stdout::{Stdout, stdout};
@@ -192,11 +194,37 @@ pub struct Context {
 }
 
 impl Context {
+    /// Returns whether the lease may have ended, because the process has stood still or cannot reach
+    /// Redis. Then another process may have the batch. A sink in which a batch waits before it is sent
+    /// asks this after the wait, and if it is true, returns [`Stop::not_begun`].
+    pub fn may_be_lost(&self) -> bool {
+        self.ledger
+            .as_ref()
+            .is_some_and(|ledger| ledger.may_be_lost())
+    }
+
     /// Records that the delivery has now reached this event.
     #[doc(hidden)]
     pub fn begins(&self, id: u64) {
         if let Some(post) = &self.post {
             post.event(id);
+        }
+    }
+
+    /// Records the progress of the event under delivery, as JSON text of at most
+    /// [`PROGRESS_BYTES_MAX`] bytes. For another event it has no effect.
+    #[doc(hidden)]
+    pub fn progress(&self, id: u64, json: &str) {
+        if let Some(post) = &self.post {
+            post.progress(id, json);
+        }
+    }
+
+    /// Records a log line of the event under delivery. For another event it has no effect.
+    #[doc(hidden)]
+    pub fn log(&self, id: u64, text: &str) {
+        if let Some(post) = &self.post {
+            post.log(id, text);
         }
     }
 
@@ -319,6 +347,16 @@ impl Stop {
         Self::Transient {
             error: error.to_string(),
             retry_after: None,
+        }
+    }
+
+    /// Returns [`Stop::Postponed`] without a wait, for an event that was not begun because the lease
+    /// [may have ended](Context::may_be_lost). If the worker still has its lease, the event comes again
+    /// at once.
+    pub fn not_begun() -> Self {
+        Self::Postponed {
+            reason: "the event was not begun, because the lease may have ended".to_owned(),
+            after: Duration::ZERO,
         }
     }
 

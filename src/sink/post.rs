@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use super::report::{Report, line_of};
 use crate::event::ObjectName;
 
 /// The record of one slot's deliveries.
@@ -19,9 +20,27 @@ pub(crate) struct Post {
     object: Mutex<Option<ObjectName>>,
     /// Time at which the delivery under way began; `None` if none is under way.
     began: Mutex<Option<Instant>>,
+    /// The slot.
+    slot: usize,
+    /// The report on the event under delivery.
+    report: Mutex<Option<Box<Reported>>>,
+    /// The number of reports of all deliveries.
+    reports: AtomicU64,
 }
 
 impl Post {
+    /// Returns the post of a slot.
+    pub(crate) fn of_slot(slot: usize) -> Self {
+        Self {
+            slot,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+
     /// Runs a delivery and records each of its polls. `first` is the id of its first event.
     pub(crate) async fn note<F: Future>(
         &self,
@@ -71,6 +90,46 @@ impl Post {
         let object = self.object.lock().unwrap_or_else(PoisonError::into_inner);
         object.as_ref().map(ToString::to_string).unwrap_or_default()
     }
+
+    /// Records the progress of an event, as JSON text. A report on another event than the one under
+    /// delivery is late, and has no effect.
+    pub(crate) fn progress(&self, id: u64, json: &str) {
+        self.change(id, |report| report.set_progress(json.to_owned()));
+    }
+
+    /// Records a log line of an event, as [`Self::progress`].
+    pub(crate) fn log(&self, id: u64, text: &str) {
+        self.change(id, |report| report.add_line(line_of(text)));
+    }
+
+    fn change(&self, id: u64, change: impl FnOnce(&mut Report)) {
+        let mut kept = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        if id != self.id() {
+            return;
+        }
+        let reported = kept.get_or_insert_default();
+        if reported.report.id != id {
+            reported.report = Report::default();
+            reported.report.id = id;
+        }
+        change(&mut reported.report);
+        reported.version = self.reports.fetch_add(1, Ordering::Relaxed) + 1;
+    }
+
+    /// Returns what `look` finds in the report on the event under delivery; `None` without a report.
+    pub(crate) fn report<T>(&self, look: impl FnOnce(&Reported) -> T) -> Option<T> {
+        let kept = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        let reported = kept.as_deref()?;
+        (reported.report.id == self.id()).then(|| look(reported))
+    }
+}
+
+/// The report on the event under delivery.
+#[derive(Debug, Default)]
+pub(crate) struct Reported {
+    /// A number that differs after each change, and between the events of a slot.
+    pub(crate) version: u64,
+    pub(crate) report: Report,
 }
 
 /// The guard of a delivery under way. Its drop records the end of the delivery, even if the
@@ -87,6 +146,10 @@ impl<'a> UnderWay<'a> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         *self.0.began.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let mut report = self.0.report.lock().unwrap_or_else(PoisonError::into_inner);
+        // A program that runs the event may report a little longer.
+        self.0.id.store(0, Ordering::Relaxed);
+        *report = None;
     }
 }
 

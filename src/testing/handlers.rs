@@ -1,5 +1,6 @@
 //! Runs handlers without Redis.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use super::memory::{Identity, Memory};
 use super::ran::Ran;
 use crate::event::{EVENT_BYTES_MAX, Event, EventError, IntoEvent, NameError, ObjectName};
 use crate::handlers::{Handler, HandlerOutcome, Handlers, HandlersError};
-use crate::sink::Context;
+use crate::sink::{Context, Post};
 
 /// The reason why the event of a test is invalid. The checks are the same as in an emitter.
 #[derive(Debug, thiserror::Error)]
@@ -155,10 +156,13 @@ impl HandlerTest {
         };
         let place: Identity = (event.object.clone(), id);
         let cancelled = CancellationToken::new();
+        let post = Arc::new(Post::default());
+        post.event(id);
         let cx = Context {
             attempts: attempt.saturating_sub(1),
             cancelled: cancelled.clone(),
             ledger: Some(self.memory.ledger(place.clone())),
+            post: Some(Arc::clone(&post)),
             ..Context::detached()
         };
         let before = self.memory.of(&place).finished;
@@ -196,6 +200,7 @@ impl HandlerTest {
             .map(outcome)
             .collect();
         let kept = self.memory.of(&place);
-        Ran::new(event, outcomes, delivered, &kept)
+        let report = post.report(|reported| reported.report.clone());
+        Ran::new(event, outcomes, delivered, &kept, report)
     }
 }

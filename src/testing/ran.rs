@@ -9,7 +9,7 @@ use super::emitted::{self, EmittedEvent, EventPattern};
 use super::memory::Kept;
 use crate::event::Event;
 use crate::handlers::HandlerOutcome;
-use crate::sink::Stop;
+use crate::sink::{Report, Stop};
 
 /// The results of the handlers of one event in one run.
 ///
@@ -23,6 +23,7 @@ pub struct Ran {
     delivered: Option<Result<(), Stop>>,
     emitted: Vec<EmittedEvent>,
     results: BTreeMap<String, Value>,
+    report: Option<Report>,
 }
 
 impl Ran {
@@ -31,6 +32,7 @@ impl Ran {
         outcomes: Vec<(String, HandlerOutcome)>,
         delivered: Option<Result<(), Stop>>,
         kept: &Kept,
+        report: Option<Report>,
     ) -> Self {
         Self {
             event,
@@ -38,6 +40,7 @@ impl Ran {
             delivered,
             emitted: kept.emitted(),
             results: kept.results(),
+            report,
         }
     }
 
@@ -84,6 +87,12 @@ impl Ran {
     /// if it has set no result.
     pub fn result(&self, handler: &str) -> Option<&Value> {
         self.results.get(handler)
+    }
+
+    /// Returns the last progress and log lines that handlers have reported in this run; none if they
+    /// have reported nothing.
+    pub fn report(&self) -> Option<&Report> {
+        self.report.as_ref()
     }
 
     /// Asserts that all handlers have succeeded, in this run or in an earlier one.

@@ -252,6 +252,10 @@ impl Ledger for WatchedLedger {
         self.ledger.keeps_results()
     }
 
+    fn may_be_lost(&self) -> bool {
+        self.ledger.may_be_lost()
+    }
+
     fn object(&self, name: &str) -> Result<ObjectName, NameError> {
         self.ledger.object(name)
     }

@@ -334,7 +334,7 @@ fn names_in(text: &str) -> HashSet<&str> {
             };
             let field = fields.split('.').next().unwrap_or_default();
             names.extend([name, &word[..=name.len()]]);
-            if matches!(name, "K" | "rare") {
+            if matches!(name, "K" | "PRODUCER" | "rare") {
                 names.insert(&word[..=name.len() + field.len()]);
             }
         }
@@ -350,20 +350,22 @@ fn files_of(text: &'static str) -> Vec<(&'static File, &'static Known)> {
     files.map(|place| (&ORDER[place], known(place))).collect()
 }
 
-/// Returns the declarations of the generated values that the files and the script use: the table `K`
-/// of keys, the lists of keys, and `RIGHTS`, the commands that the script's users need.
+/// Returns the declarations of the generated values that the files and the script use: the tables of keys, the lists of keys, and `RIGHTS`, the commands that the script's users need.
 fn generated(source: &Source, files: &[(&File, &Known)]) -> String {
     let script = names_in((source.text)());
     let is_used = |name: &str| {
         script.contains(name) || files.iter().any(|(_, known)| known.names.contains(name))
     };
     let mut made = String::new();
-    let keys = keys::for_lua().filter(|(name, _)| is_used(&format!("K.{name}")));
-    let keys: Vec<_> = keys
-        .map(|(name, spelling)| format!("{name} = '{spelling}'"))
-        .collect();
-    if !keys.is_empty() {
-        made += &format!("local K = {{ {} }}\n", keys.join(", "));
+    for (table, keys) in keys::tables_for_lua() {
+        let keys = keys.into_iter();
+        let keys = keys.filter(|(name, _)| is_used(&format!("{table}.{name}")));
+        let keys: Vec<_> = keys
+            .map(|(name, spelling)| format!("{name} = '{spelling}'"))
+            .collect();
+        if !keys.is_empty() {
+            made += &format!("local {table} = {{ {} }}\n", keys.join(", "));
+        }
     }
     for (name, table) in keys::lists_for_lua() {
         if is_used(name) {
@@ -445,7 +447,8 @@ fn without_comments(text: &str) -> String {
 /// Returns the body with the texts of keys in place of the table `K`. A script would make this table
 /// anew in each call, which takes 3 % of the instructions of a small call.
 fn with_keys_inline(body: &str) -> String {
-    let keys: HashMap<_, _> = keys::for_lua().collect();
+    let [(_, keys), _] = keys::tables_for_lua();
+    let keys: HashMap<_, _> = keys.into_iter().collect();
     let mut text = String::with_capacity(body.len());
     for line in body.lines().filter(|line| !line.starts_with("local K = ")) {
         let mut pieces = line.split("K.");

@@ -203,6 +203,116 @@ async fn a_handler_ends_with_its_worker() {
     assert_eq!(scene.seen(), ["begin a 0", "begin a 0", "end a 0"]);
 }
 
+/// A worker is paused while batches wait in it for the busy program. Its lease ends, and another worker
+/// delivers their events. After the pause the program becomes free, and gets none of them.
+#[tokio::test]
+async fn a_paused_worker_hands_out_no_batch_that_has_waited() {
+    let scene = Scene::new().await;
+    let console = &scene.console;
+    let paused = scene.worker(&["--lease", "1s", "--concurrency", "8"]);
+    console.emit_all("busy", [r#"{"n":0,"sleep":2}"#]).await;
+    scene.until_seen("begin busy 0").await;
+    let waiting = ["a", "b", "c", "d"];
+    for object in waiting {
+        console.emit_all(object, [r#"{"n":0}"#]).await;
+    }
+    until("the worker has all batches", PATIENCE, async || {
+        for object in waiting {
+            console.owner(object).await?;
+        }
+        Some(())
+    })
+    .await;
+    paused.pause();
+    scene.until_seen("end busy 0").await;
+    let lease = console.keys.worker_lease("w");
+    until("its lease is over", PATIENCE, async || {
+        console.text(&lease).await.is_none().then_some(())
+    })
+    .await;
+    let mut other = Process::start(&scene.redis, "other", "null", &[]);
+    console.until_at_rest().await;
+    other.terminate();
+    assert!(other.ended().await.success());
+    paused.go_on();
+    paused.until_logged("attaching again").await;
+    console.emit_all("fresh", [r#"{"n":0}"#]).await;
+    scene.until_seen("end fresh 0").await;
+    let seen = scene.seen();
+    let expected = ["begin busy 0", "end busy 0", "begin fresh 0", "end fresh 0"];
+    assert_eq!(seen, expected, "{}", paused.log());
+    console.check().await;
+}
+
+/// `inspect` shows the progress and the last lines of the event in hand, and the log has the lines. They
+/// end with the event.
+#[tokio::test]
+async fn a_program_reports_its_progress() {
+    const REPORTS: &str = r#"
+import json, os, sys, time
+
+def say(**line):
+    print(json.dumps(line), flush=True)
+
+say(type="hello", protocol=1)
+for line in sys.stdin:
+    line = json.loads(line)
+    if line["type"] != "batch":
+        continue
+    of = {"batch": line["batch"], "id": line["events"][0]["id"]}
+    for done in range(1000):
+        say(type="progress", value={"done": done}, **of)
+    for number in range(12):
+        say(type="log", text=f"step\n{number}", **of)
+    say(type="progress", value={"done": "late"}, batch=of["batch"], id=of["id"] + 1)
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
+    say(type="ok", **of)
+    say(type="log", text="too late", **of)
+"#;
+    let scene = Scene::new().await;
+    let (console, dir) = (&scene.console, scene.dir.path().display());
+    std::fs::write(scene.dir.path().join("reports.py"), REPORTS).expect("written");
+    let sink = format!("exec:python3 -B '{dir}/reports.py' '{dir}/go'");
+    let worker = Process::start(&scene.redis, "w", &sink, &[]);
+    console.emit("a", "1").await;
+    let (key, control) = (
+        console.keys.worker_reports("w"),
+        scene.redis.control().await,
+    );
+    let report = until("the report is there", PATIENCE, async || {
+        let report = control.inspect("a").await.expect("read").report?;
+        (report.log.len() == 10).then_some(report)
+    })
+    .await;
+    assert_eq!(report.progress.as_deref(), Some(r#"{"done": 999}"#));
+    let texts: Vec<_> = report.log.iter().map(|line| line.text.as_str()).collect();
+    assert_eq!((texts[0], texts[9]), ("step 2", "step 11"));
+    let ttl: i64 = console.run(&["PTTL", &key]).await;
+    assert!((1..=5000).contains(&ttl), "{ttl}");
+    let shown = scene.redis.prints(&["inspect", "a"]);
+    let ends = |start: &str, end: &str| {
+        let line = shown.lines().find(|line| line.starts_with(start));
+        line.is_some_and(|line| line.ends_with(end))
+    };
+    assert!(
+        ends("progress   id 1, ", r#" ago: {"done": 999}"#),
+        "{shown}"
+    );
+    assert!(ends("log        ", " ago: step 2"), "{shown}");
+    worker.until_logged("step\\n11").await;
+    std::fs::write(scene.dir.path().join("go"), "").expect("written");
+    console.until_at_rest().await;
+    until("the report is over", PATIENCE, async || {
+        let left: u64 = console.run(&["EXISTS", &key]).await;
+        (left == 0).then_some(())
+    })
+    .await;
+    assert!(!worker.log().contains("too late"), "{}", worker.log());
+    assert!(!worker.log().contains("was killed"), "{}", worker.log());
+    console.check().await;
+}
+
 /// Each event has a process of its own. A flaky one is tried again, and one that dies is held.
 #[tokio::test]
 async fn each_event_is_a_process() {

@@ -54,7 +54,7 @@ fn the_table_of_lost_keys_has_every_key() {
         // The data is the producer's.
         .filter(|key| key != "`OBJ:data`");
     let of_workers = WORKER_KINDS.iter().map(|(name, suffix)| {
-        let of_slot = !["worker_lease", "worker_status"].contains(name);
+        let of_slot = !["worker_lease", "worker_status", "worker_reports"].contains(name);
         let worker = if of_slot { "W" } else { "NAME" };
         format!("`event.worker:{worker}{suffix}`")
     });

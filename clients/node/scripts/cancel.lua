@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 local P, redis_call, redis_try = ARGV[1], redis.call, redis.pcall
-local K = { WORKER = 'event.worker:', events = ':events', last_event_id = ':last.event.id', event_worker = ':event.worker', events_held = ':events.held', events_held_id = ':events.held.id', event_handled = ':event.handled', event_errors = ':event.errors', event_key = ':event.key', events_scheduled_of = ':events.scheduled', worker_event_id = ':event.id', objects_with_events = 'objects.with.events', objects_held = 'objects.held', objects_paused = 'objects.paused', events_scheduled = 'events.scheduled', events_scheduled_wake = 'events.scheduled.wake', event_log = 'event.log', meta = 'seriatim.meta', event_end = ':event.end', event_ends = ':event.ends' }
+local K = { WORKER = 'event.worker:', events = ':events', last_event_id = ':last.event.id', event_worker = ':event.worker', events_held = ':events.held', events_held_id = ':events.held.id', event_handled = ':event.handled', event_errors = ':event.errors', event_key = ':event.key', events_scheduled_of = ':events.scheduled', worker_event_id = ':event.id', objects_with_events = 'objects.with.events', objects_held = 'objects.held', objects_paused = 'objects.paused', events_scheduled = 'events.scheduled', events_scheduled_wake = 'events.scheduled.wake', event_log = 'event.log', meta = 'seriatim.meta' }
+local PRODUCER = { event_end = ':event.end', event_ends = ':event.ends' }
 local rare
 local ids = (function()
 local MAX = 9007199254740991
@@ -197,7 +198,7 @@ local function parse(key)
 end
 
 local function at(object, name)
-  return P .. rare.schedules.member(object, name) .. K.event_end
+  return P .. rare.schedules.member(object, name) .. PRODUCER.event_end
 end
 
 local function asked(text, name)
@@ -434,7 +435,7 @@ local function write(object, key, status, id, why, attempts, results)
   local inbox = rare.awaited.inbox_of(redis_try('GET', at))
   local ms = ids.text(1000 * math.min(tonumber(seconds), SECONDS_MAX))
   redis_try('SET', at, text_of(status, id, why, attempts, results), 'PX', ms)
-  local ends = inbox and P .. '\n' .. inbox .. K.event_ends
+  local ends = inbox and P .. '\n' .. inbox .. PRODUCER.event_ends
   if ends and not rare.emits.denied({ { 'LTRIM', ends, '0', '0' }, { 'PEXPIRE', ends, '1' } }) then
     redis_try('LPUSH', ends, at)
     redis_try('LTRIM', ends, '0', INBOX_MAX)

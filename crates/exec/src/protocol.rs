@@ -8,7 +8,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use seriatim::event::Event;
 use seriatim::handlers::Effects;
-use seriatim::sink::{Context, Stop};
+use seriatim::sink::{Context, PROGRESS_BYTES_MAX, REPORT_LINE_BYTES_MAX, Stop};
 
 /// The version of the protocol.
 const VERSION: u64 = 1;
@@ -37,6 +37,7 @@ struct Line<'a> {
     retry_after_ms: Option<u64>,
     after_ms: Option<u64>,
     name: Option<String>,
+    text: Option<String>,
     #[serde(borrow)]
     value: Option<&'a RawValue>,
     /// The effects of an event. A member that is null is there.
@@ -69,6 +70,8 @@ enum Word {
     Unavailable,
     Cancelled,
     Once,
+    Progress,
+    Log,
     Bye,
 }
 
@@ -78,6 +81,7 @@ pub(crate) enum Message {
     Hello(Hello),
     Answer(Answer),
     Once(Once),
+    Report(Report),
     /// The program takes no more batches, and will end when those that it has are over.
     Bye,
 }
@@ -98,6 +102,20 @@ pub(crate) struct Once {
     pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) value: Box<RawValue>,
+}
+
+/// A report on an event under way, for people.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) batch: u64,
+    pub(crate) id: u64,
+    pub(crate) what: Reported,
+}
+
+#[derive(Debug)]
+pub(crate) enum Reported {
+    Progress(Box<RawValue>),
+    Line(String),
 }
 
 /// The result of an event.
@@ -165,6 +183,22 @@ pub(crate) fn parse(line: &[u8]) -> Result<Message, String> {
                 name,
                 value,
             }));
+        }
+        Word::Progress => {
+            let value = line.value.map_or_else(null, ToOwned::to_owned);
+            let bytes = value.get().len();
+            if bytes > PROGRESS_BYTES_MAX {
+                return Err(wrong(&format_args!(
+                    "the progress has {bytes} bytes of JSON, the limit is {PROGRESS_BYTES_MAX}"
+                )));
+            }
+            let what = Reported::Progress(value);
+            return Ok(Message::Report(Report { batch, id, what }));
+        }
+        Word::Log => {
+            let text = line.text.ok_or_else(|| missing("text"))?;
+            let what = Reported::Line(kept(Some(text), REPORT_LINE_BYTES_MAX));
+            return Ok(Message::Report(Report { batch, id, what }));
         }
         Word::Ok => {
             let members = [
@@ -387,6 +421,15 @@ mod tests {
             matches!(once, Ok(Message::Once(Once { batch: 1, id: 2, name, value }))
                 if name == "charge" && value.get() == r#"{ "n": 12345678901234567890 }"#)
         );
+        let progress = said(r#""progress","value":{ "n": 1 }"#);
+        assert!(
+            matches!(progress, Ok(Message::Report(Report { batch: 1, id: 2, what: Reported::Progress(value) }))
+                if value.get() == r#"{ "n": 1 }"#)
+        );
+        let line = said(r#""log","text":"a\nb""#);
+        assert!(
+            matches!(line, Ok(Message::Report(Report { batch: 1, id: 2, what: Reported::Line(text) })) if text == "a\nb")
+        );
         for (rest, stop) in [
             (r#""transient""#, Stop::transient("")),
             (
@@ -441,6 +484,14 @@ mod tests {
             (
                 r#"{"type":"once","batch":1,"id":1}"#,
                 "missing field `name`",
+            ),
+            (r#"{"type":"log","batch":1,"id":1}"#, "missing field `text`"),
+            (
+                &format!(
+                    r#"{{"type":"progress","batch":1,"id":1,"value":"{}"}}"#,
+                    "a".repeat(1023)
+                ),
+                "the progress has 1025 bytes of JSON, the limit is 1024",
             ),
             (r#"{"type":"ok","batch":1,"id":-1}"#, "invalid value"),
             (

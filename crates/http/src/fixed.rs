@@ -199,6 +199,7 @@ impl Http {
         events: &[Event],
         number: u32,
         record: Option<&Record>,
+        cx: &Context,
     ) -> Result<Option<Effects>, Stop> {
         let away = |away: Away| match away.is_busy {
             true => Stop::Postponed {
@@ -214,6 +215,10 @@ impl Http {
             .map_err(away)?;
         if !permit.wait.is_zero() {
             sleep(permit.wait).await;
+            // The process may have stood still meanwhile.
+            if cx.may_be_lost() {
+                return Err(Stop::not_begun());
+            }
         }
         permit.begin(Instant::now()).map_err(away)?;
         let repeat = if permit.is_probe() {
@@ -358,7 +363,7 @@ impl Http {
             } else {
                 1
             };
-            match self.send(part, attempt, record).await {
+            match self.send(part, attempt, record, cx).await {
                 Ok(None) => delivered += part.len(),
                 // The effects of a list are those of its last event.
                 Ok(Some(effects)) => {

@@ -13,6 +13,7 @@ use super::inspection::{
 };
 use super::search::{Search, Searched};
 use crate::keys::Keys;
+use crate::sink::Report;
 use crate::wire;
 use crate::wire::values::{DueTime, HeldId, Tag};
 
@@ -48,6 +49,8 @@ pub(super) struct Fields {
     pub(super) errors: Vec<FailedAttempt>,
     pub(super) results: Vec<String>,
     pub(super) schedules: Vec<NextSchedule>,
+    /// The report on the event in flight.
+    pub(super) report: Option<Report>,
 }
 
 impl Fields {
@@ -162,7 +165,7 @@ impl Fields {
         })
     }
 
-    fn batch_tag(&self) -> Option<Tag> {
+    pub(super) fn batch_tag(&self) -> Option<Tag> {
         self.text("batch_id")?.parse().ok()
     }
 

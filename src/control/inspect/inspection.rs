@@ -8,6 +8,7 @@ use super::super::reply;
 use super::super::rules::Rule;
 use super::super::shares::{SelectorShare, ShareWait};
 use super::search::Searched;
+use crate::sink::Report;
 
 /// Maximum number of bytes that are read from an event.
 pub const TEXT_BYTES_MAX: usize = 4096;
@@ -192,6 +193,10 @@ pub struct Inspection {
     pub errors: Vec<FailedAttempt>,
     /// Results that handlers have stored for the event in flight or held; none without results.
     pub kept_results: Option<KeptResults>,
+    /// The report of the handlers on the event in flight; none if they have reported nothing. It is
+    /// up to about a second old.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub report: Option<Report>,
     /// Recorded reason of the hold.
     pub held_why: Option<String>,
     /// Rules that match the object, blocks first. This includes lifted rules whose objects are

@@ -10,8 +10,8 @@ mod inspection;
 mod search;
 mod why;
 
-use redis::RedisResult;
 use redis::aio::ConnectionLike;
+use redis::{RedisResult, Value};
 
 use self::fields::{Fields, look};
 pub use self::inspection::{
@@ -21,10 +21,11 @@ pub use self::inspection::{
 pub use self::search::Searched;
 use self::search::{Extent, Search};
 use super::names::NameSet;
-use super::stats;
 use super::{Control, ControlError};
+use super::{reply, stats};
 use crate::escape;
 use crate::keys::Keys;
+use crate::sink::Report;
 use crate::wire::values::DueTime;
 
 /// Maximum number of looks at an object that seems uncovered. One look is not enough, because the
@@ -34,6 +35,9 @@ const LOOKS_MAX: usize = 3;
 /// The most worker processes whose sinks [`Control::inspect`] looks at. Of more processes, the sink of
 /// one is usually available.
 const SINKS_MAX: usize = 32;
+
+/// The most bytes of a report that are read. A report has at most 12 KiB of values, in JSON.
+const REPORT_BYTES_MAX: u64 = 128 * 1024;
 
 /// Maximum part of Redis' time that [`Control::inspect`] takes for the lists of the workers.
 const SHARE: f64 = 0.2;
@@ -129,6 +133,7 @@ impl Control {
         ) {
             fields.sinks_down = sinks_down(&mut conn, keys).await?;
         }
+        fields.report = report(&mut conn, keys, &fields).await?;
         Ok(inspection(fields, keys, object))
     }
 }
@@ -150,6 +155,40 @@ async fn sinks_down<C: ConnectionLike>(
         Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),
         Err(error) => Err(ControlError::redis("event.workers.watched")(error)),
     }
+}
+
+/// Returns the report of the object's owner on the event in flight; none if there is none. The owner
+/// may have another event by now.
+async fn report<C: ConnectionLike>(
+    conn: &mut C,
+    keys: &Keys,
+    fields: &Fields,
+) -> Result<Option<Report>, ControlError> {
+    let (Some(owner), Some(tag)) = (fields.text("owner"), fields.batch_tag()) else {
+        return Ok(None);
+    };
+    let Some((name, slot)) = owner.rsplit_once('.') else {
+        return Ok(None);
+    };
+    let key = keys.worker_reports(name);
+    let mut ask = async |command: &str| -> RedisResult<Value> {
+        let mut asked = redis::cmd(command);
+        asked.arg(&key).arg(slot).query_async(conn).await
+    };
+    let size = match ask("HSTRLEN").await {
+        Ok(size) => reply::number(&size).unwrap_or(0),
+        Err(error) if error.code() == Some("WRONGTYPE") => 0,
+        Err(error) => return Err(ControlError::redis("the reports")(error)),
+    };
+    if size == 0 || size > REPORT_BYTES_MAX {
+        return Ok(None);
+    }
+    let text = ask("HGET")
+        .await
+        .map_err(ControlError::redis("the reports"))?;
+    let report: Option<Report> =
+        reply::text(&text).and_then(|text| serde_json::from_str(&text).ok());
+    Ok(report.filter(|report| report.id >= tag.first))
 }
 
 /// Returns the number of names that have a lease or work, as far as it is known.
@@ -185,6 +224,7 @@ fn inspection(fields: Fields, keys: &Keys, object: &[u8]) -> Inspection {
         next_event: fields.next_event(),
         tries,
         kept_results: fields.kept_results(),
+        report: fields.report.clone(),
         held_why: fields.held_why(),
         waits_for_share: fields
             .share_wait()

@@ -102,9 +102,10 @@ impl Visitor for Free {
 }
 
 /// The names that every file may use.
-const GIVEN: [&str; 19] = [
+const GIVEN: [&str; 20] = [
     "K",
     "P",
+    "PRODUCER",
     "cjson",
     "error",
     "ipairs",
@@ -416,16 +417,19 @@ fn only_comments_are_left_out_of_a_text() {
     }
 }
 
-/// Tests that each name `K.NAME` in a Lua file is the name of a key.
+/// Tests that each name `K.NAME` or `PRODUCER.NAME` in a Lua file is the name of a key.
 #[test]
 fn every_key_that_is_used_is_there() {
-    let keys: BTreeSet<_> = keys::for_lua().map(|(name, _)| name).collect();
-    for (path, _, text) in files() {
-        for name in names_in(&text)
-            .iter()
-            .filter_map(|name| name.strip_prefix("K.").filter(|name| !name.is_empty()))
-        {
-            assert!(keys.contains(name), "{path}.lua: K.{name}");
+    for (table, keys) in keys::tables_for_lua() {
+        let keys: BTreeSet<_> = keys.into_iter().map(|(name, _)| name).collect();
+        let start = format!("{table}.");
+        for (path, _, text) in files() {
+            for name in names_in(&text)
+                .iter()
+                .filter_map(|name| name.strip_prefix(&start).filter(|name| !name.is_empty()))
+            {
+                assert!(keys.contains(name), "{path}.lua: {table}.{name}");
+            }
         }
     }
 }

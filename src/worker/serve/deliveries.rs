@@ -70,7 +70,7 @@ impl Deliveries {
             config: Arc::clone(config),
             token: Arc::clone(&session.token),
             again: session.again,
-            ledger: Arc::new(SessionLedger::new(redis, config, &session.token)),
+            ledger: Arc::new(SessionLedger::new(redis, config, session)),
             posts: activity.posts(config.concurrency),
             running: JoinSet::new(),
             polled: None,

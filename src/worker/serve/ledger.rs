@@ -22,6 +22,7 @@ use crate::worker::config::WorkerConfig;
 use crate::worker::error::WorkerError;
 use crate::worker::serve::slots::InFlight;
 use crate::worker::session::connect::{Redis, SharedConnection, is_lasting};
+use crate::worker::session::lease::{Held, Session};
 use crate::worker::times::growing_wait::GrowingWait;
 use crate::worker::watch::figures::Call;
 
@@ -30,16 +31,18 @@ pub(crate) struct SessionLedger {
     pub(in crate::worker) redis: Redis,
     pub(in crate::worker) config: Arc<WorkerConfig>,
     token: Arc<str>,
+    held: Arc<Held>,
     conn: SharedConnection,
 }
 
 impl SessionLedger {
-    pub(crate) fn new(redis: &Redis, config: &Arc<WorkerConfig>, token: &Arc<str>) -> Self {
+    pub(crate) fn new(redis: &Redis, config: &Arc<WorkerConfig>, session: &Session) -> Self {
         let conn = SharedConnection::new(redis.clone());
         Self {
             redis: redis.clone(),
             config: Arc::clone(config),
-            token: Arc::clone(token),
+            token: Arc::clone(&session.token),
+            held: Arc::clone(&session.held),
             conn,
         }
     }
@@ -305,6 +308,10 @@ impl Ledger for BatchLedger {
         }))
         .await
         .map(drop)
+    }
+
+    fn may_be_lost(&self) -> bool {
+        self.session.held.may_be_over()
     }
 
     fn keeps_results(&self) -> bool {

@@ -62,6 +62,7 @@ use crate::worker::times::pending::until;
 use crate::worker::watch::activity::{Activity, TURN_EVERY};
 use crate::worker::watch::health::{Change, Health};
 use crate::worker::watch::logged;
+use crate::worker::watch::reports::ReportWriter;
 use crate::worker::watch::status::StatusWriter;
 
 /// The reason why a session ended.
@@ -112,14 +113,17 @@ impl<'a> Serve<'a> {
         // `Deliveries::new` makes the posts that the keeper watches, so it comes first.
         let deliveries = Deliveries::new(redis, config, sink, session, activity);
         activity.figures.sink_is_up();
-        let status = StatusWriter::new(config, activity, &sink.name());
+        let telling = (
+            StatusWriter::new(config, activity, &sink.name()),
+            ReportWriter::new(config, activity),
+        );
         let (keeper, notices) = keeper(
             redis,
             config,
             session,
             activity,
             sink.timeout_max(),
-            Some(status),
+            Some(telling),
         )?;
         Ok(Self {
             redis,

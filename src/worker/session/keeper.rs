@@ -24,6 +24,7 @@ use crate::worker::config::WorkerConfig;
 use crate::worker::error::WorkerError;
 use crate::worker::times::growing_wait::{GrowingWait, jitter};
 use crate::worker::watch::activity::{Activity, Watch};
+use crate::worker::watch::reports::ReportWriter;
 use crate::worker::watch::status::{self, StatusWriter};
 
 /// The interval at which the log repeats that the Sentinels do not name the master.
@@ -53,15 +54,15 @@ impl Drop for Keeper {
 }
 
 /// Starts the thread that keeps the session's lease and watches the deliveries. `timeout` is the
-/// longest time of a delivery, as the sink states. `status` writes the status of the process, if
-/// given.
+/// longest time of a delivery, as the sink states. `telling` writes the status of the process and its
+/// reports, if given.
 pub(crate) fn keeper(
     redis: &Redis,
     config: &Arc<WorkerConfig>,
     session: &Session,
     activity: &Arc<Activity>,
     timeout: Duration,
-    status: Option<StatusWriter>,
+    telling: Option<(StatusWriter, ReportWriter)>,
 ) -> Result<(Keeper, mpsc::Receiver<Notice>), WorkerError> {
     let (notify, notices) = mpsc::channel(16);
     let closed = CancellationToken::new();
@@ -75,7 +76,7 @@ pub(crate) fn keeper(
         config: Arc::clone(config),
         session: session.clone(),
         activity: Arc::clone(activity),
-        status,
+        telling,
     };
     let keep = keep(keeping, notify);
     let promote = Box::pin(promote(redis.apart(), Arc::clone(config)));
@@ -195,7 +196,7 @@ struct Keeping {
     config: Arc<WorkerConfig>,
     session: Session,
     activity: Arc<Activity>,
-    status: Option<StatusWriter>,
+    telling: Option<(StatusWriter, ReportWriter)>,
 }
 
 impl Keeping {
@@ -215,12 +216,15 @@ impl Keeping {
         } else {
             Done::default()
         };
-        match &mut self.status {
+        match &mut self.telling {
             // If the loop stands still for `stall_max`, the lease is not renewed. A status written
             // then could replace the status of the next process of this name. A failed status would
             // lose the notice of a sweep, so a turn with a notice writes none.
-            Some(status) if turn.tells && done.notice.is_none() && !self.activity.is_stalled() => {
-                status.write(conn).await?
+            Some((status, reports))
+                if turn.tells && done.notice.is_none() && !self.activity.is_stalled() =>
+            {
+                status.write(conn).await?;
+                reports.write(conn).await?;
             }
             _ => {}
         }
@@ -254,7 +258,7 @@ async fn keep(mut keeping: Keeping, notices: mpsc::Sender<Notice>) {
         Arc::clone(&keeping.activity),
     );
     let fresh = || GrowingWait::new(Duration::from_millis(20), config.lease / 10);
-    let (mut due, mut backoff) = (Due::new(&config, keeping.status.is_some()), fresh());
+    let (mut due, mut backoff) = (Due::new(&config, keeping.telling.is_some()), fresh());
     let mut conn: Option<Connection> = None;
     let _asking = ask_for_master(redis.clone(), config.lease / 3);
     loop {

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, info, warn};
 
-use crate::sink::Post;
+use crate::sink::{Post, Reported};
 use crate::worker::watch::figures::{Figures, LongestDelivery, WorkerFigures};
 
 /// A poll of a delivery that takes at least this long is logged as blocking.
@@ -90,7 +90,9 @@ impl Activity {
 
     /// Begins a session with this number of slots. Returns one new post for each slot.
     pub(crate) fn posts(&self, slots: usize) -> Vec<Arc<Post>> {
-        let new: Vec<_> = (0..slots).map(|_| Arc::default()).collect();
+        let new: Vec<_> = (0..slots)
+            .map(|slot| Arc::new(Post::of_slot(slot)))
+            .collect();
         let mut posts = self.all();
         // Keeps only posts that are polled now: at most as many as the runtime has threads.
         posts.retain(|post| post.is_polled());
@@ -112,6 +114,20 @@ impl Activity {
             id: post.id(),
             since: began.elapsed(),
         })
+    }
+
+    /// Calls `look` with each slot, in the order of the slots, and what `find` finds in the report on
+    /// the event that the slot delivers.
+    pub(crate) fn reports<T>(&self, find: impl Fn(usize, &Reported) -> T) -> Vec<(usize, T)> {
+        let posts = self.all();
+        // Posts of earlier sessions come first.
+        let first = posts.iter().rposition(|post| post.slot() == 0);
+        let now = &posts[first.unwrap_or(posts.len())..];
+        let found = now.iter().filter_map(|post| {
+            let slot = post.slot();
+            Some((slot, post.report(|reported| find(slot, reported))?))
+        });
+        found.collect()
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<Arc<Post>>> {

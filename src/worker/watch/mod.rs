@@ -5,6 +5,7 @@
 //! - `health`: whether the sink is available
 //! - `outage`: records whether Redis is away, and writes log lines about it
 //! - `logged`: log lines about objects and batches
+//! - `reports`: the reports of handlers on the events under delivery, for the command `inspect`
 //! - `status`: the status that the process writes into Redis, for the command `stats`
 //! - `traces`: a span for each delivery (feature `traces`)
 
@@ -13,6 +14,7 @@ pub(in crate::worker) mod figures;
 pub(in crate::worker) mod health;
 pub(in crate::worker) mod logged;
 pub(in crate::worker) mod outage;
+pub(in crate::worker) mod reports;
 pub(in crate::worker) mod status;
 #[cfg_attr(not(feature = "traces"), path = "no_traces.rs")]
 pub(in crate::worker) mod traces;

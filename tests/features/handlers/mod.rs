@@ -4,6 +4,7 @@ mod answers;
 mod emit;
 mod finished;
 mod journal;
+mod report;
 mod schedule;
 mod values;
 

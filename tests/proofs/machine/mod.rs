@@ -267,14 +267,15 @@ fn the_scripts_do_what_the_reference_does() {
 }
 
 /// The kinds of keys that no schedule writes: those of producers and projections, the status of a
-/// process, which no script reads, a batch that a loss has put away (`tests/guards/repair/lost.rs`), and
+/// process and its reports, which no script reads, a batch that a loss has put away (`tests/guards/repair/lost.rs`), and
 /// the worker that looks at waiting groups.
-const NEVER_THERE: [&str; 7] = [
+const NEVER_THERE: [&str; 8] = [
     "data",
     "event_projection",
     "event_projection_lease",
     "event_projections",
     "worker_status",
+    "worker_reports",
     "worker_lost",
     "event_groups_look",
 ];

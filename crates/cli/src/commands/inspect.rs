@@ -137,6 +137,18 @@ fn lines(seen: &Inspection) -> anyhow::Result<String> {
             )?;
         }
     }
+    if let Some(report) = &seen.report {
+        let ago = |at_ms: u64| shown::duration(seen.now_ms.saturating_sub(at_ms));
+        if let Some(progress) = &report.progress {
+            let line = format!("id {}, {} ago: {progress}", report.id, ago(report.at_ms));
+            writeln!(out, "progress   {}", shown::shortened(&line, 69))?;
+        }
+        for (at, line) in report.log.iter().enumerate() {
+            let label = if at == 0 { "log" } else { "" };
+            let line = format!("{} ago: {}", ago(line.at_ms), line.text);
+            writeln!(out, "{label:<11}{}", shown::shortened(&line, 69))?;
+        }
+    }
     if let Some(next) = &seen.next_event {
         let place = match next.place {
             Location::Batch => "in the batch",

@@ -1,12 +1,16 @@
 //! The keeper of a program: starts it, gives it batches, and starts it again.
 //!
 //! - `batch`: a delivery, and the batch that a program has
+//! - `report`: the reports of a program on its events
 //! - `settings`: the settings, and the origin of programs
+//! - `subtask`: the subtasks that a program reports
 //!
 //! One task has all the state. Deliveries send it orders and wait for their results.
 
 mod batch;
+mod report;
 mod settings;
+mod subtask;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -22,9 +26,11 @@ pub use settings::ParentEnd;
 pub(crate) use settings::{Settings, Source};
 
 use self::batch::Running;
+use self::report::LineCount;
+pub(crate) use self::subtask::Subtask;
 use crate::LOG;
 use crate::program::{Dead, Program, Received};
-use crate::protocol::{self, Answer, Answered, Hello, Message, Once};
+use crate::protocol::{self, Answer, Answered, Hello, Message};
 
 /// The wait before a program is started again: the first, and the longest.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
@@ -47,15 +53,6 @@ pub(crate) enum Order {
     Stored(Subtask),
     /// The worker ends.
     Close,
-}
-
-/// A subtask that a program has reported.
-pub(crate) struct Subtask {
-    batch: u64,
-    id: u64,
-    name: String,
-    /// Why it is not stored.
-    error: Option<String>,
 }
 
 /// How a program ended.
@@ -104,6 +101,7 @@ pub(crate) struct Keeper {
     is_closed: bool,
     /// Whether the program is ready, and the batches that it has, as last counted.
     counted: (bool, usize),
+    lines: LineCount,
 }
 
 impl Keeper {
@@ -123,6 +121,7 @@ impl Keeper {
             again: AGAIN.0,
             is_closed: false,
             counted: (false, 0),
+            lines: LineCount::new(),
         }
     }
 
@@ -420,23 +419,6 @@ impl Keeper {
         }
     }
 
-    /// Sends the reply to the report of a subtask, if the program still has the event.
-    fn stored(&mut self, subtask: &Subtask, program: Option<&Program>) {
-        let Subtask {
-            batch,
-            id,
-            name,
-            error,
-        } = subtask;
-        if let Some(running) = self.running.get_mut(batch)
-            && running.ids.get(running.done) == Some(id)
-            && let Some(program) = program
-        {
-            running.is_storing = false;
-            program.send(protocol::once(*batch, *id, name, error.as_deref()));
-        }
-    }
-
     /// Gives the program the batches that it may have now.
     fn hand_out(&mut self, program: &Program, concurrency: usize) {
         // The deliveries of a lost lease are dropped one after another.
@@ -460,6 +442,11 @@ impl Keeper {
             let Some(call) = self.waiting.remove(at) else {
                 return;
             };
+            // The process may have stood still while the batch waited for the program.
+            if call.cx.may_be_lost() {
+                call.end(0, Some(Stop::not_begun()), Vec::new());
+                continue;
+            }
             let ids: Vec<u64> = call.events.iter().map(|event| event.id).collect();
             let first = ids.first().copied().unwrap_or_default();
             call.cx.begins(first);
@@ -491,6 +478,7 @@ impl Keeper {
         let Answer { batch, id, result } = match received? {
             Message::Answer(answer) => answer,
             Message::Once(once) => return self.store(once, unread),
+            Message::Report(report) => return self.report(report),
             Message::Hello(_) => return Err("it said hello twice".to_owned()),
             Message::Bye => return Ok(()),
         };
@@ -565,52 +553,6 @@ impl Keeper {
         };
         if let Some(running) = self.running.remove(&batch) {
             running.over(stop);
-        }
-        Ok(())
-    }
-
-    /// Stores that a subtask of the event under way is done. `unread`: the bytes that the program has not
-    /// read.
-    ///
-    /// # Errors
-    /// If the line breaks the protocol.
-    fn store(&mut self, once: Once, unread: usize) -> Result<(), String> {
-        let Once {
-            batch,
-            id,
-            name,
-            value,
-        } = once;
-        let Some(running) = self.running.get_mut(&batch) else {
-            return Err(format!(
-                "it sent `once` for batch {batch}, which it does not have"
-            ));
-        };
-        if running.ids.get(running.done) != Some(&id) {
-            return Err(format!(
-                "it sent `once` for event {id}, which is not the next one of batch {batch}"
-            ));
-        } else if unread >= UNREAD_MAX {
-            return Err("it does not read its input".to_owned());
-        } else if running.is_storing {
-            return Err(format!(
-                "it sent a further `once` for event {id} before the reply to the one before"
-            ));
-        }
-        running.is_storing = true;
-        // The event of a dropped delivery was cancelled, and its program gets no reply.
-        if let (Some(handler), Some(own)) = (running.handler(), self.own.upgrade()) {
-            running.stores.retain(|store| !store.is_finished());
-            running.stores.push(tokio::spawn(async move {
-                let stored = handler.once(&name, value).await;
-                let error = stored.err().map(|failure| failure.error().to_owned());
-                let _ = own.send(Order::Stored(Subtask {
-                    batch,
-                    id,
-                    name,
-                    error,
-                }));
-            }));
         }
         Ok(())
     }

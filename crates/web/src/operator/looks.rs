@@ -112,6 +112,8 @@ impl Looks {
         if let Some(kept) = &mut found.kept_results {
             kept.results = None;
         }
+        // A report may be on another event than the first one, and repeat its parts.
+        found.report = None;
         if let Some(why) = &found.held_why {
             found.why = found
                 .why

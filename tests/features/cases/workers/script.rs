@@ -50,7 +50,9 @@ fn is_known(action: &Json) -> Result<(), Skipped> {
     } else {
         of
     };
-    if word == "result" || of.members().iter().any(|(name, _)| name == "special") {
+    if matches!(word, "result" | "progress")
+        || of.members().iter().any(|(name, _)| name == "special")
+    {
         return event_of(of).map(drop);
     }
     of.get("event").map_or(Ok(()), |event| {
@@ -187,6 +189,13 @@ async fn act(
                 wrong(format!("{name} has returned {found:?}"));
             }
         }
+        "progress" => {
+            let value = event_of(of).expect("looked at before");
+            if let Err(error) = cx.progress(value) {
+                wrong(format!("the progress is refused: {error}"));
+            }
+        }
+        "log" => cx.log(long_text(of)),
         "fails_once" => {
             let name = &member(of, "name");
             let run = || async {
@@ -269,6 +278,10 @@ fn effect(cx: &HandlerContext, word: &str, of: &Json) -> Result<(), &'static str
                 HandlerResultError::Full => "full",
                 _ => "result",
             })
+        }
+        "progress" => {
+            let event = event_of(of).expect("looked at before");
+            cx.progress(event).map_err(|_| "progress")
         }
         _ => panic!("this runner does not know {word}"),
     }

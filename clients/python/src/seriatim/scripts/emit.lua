@@ -1,6 +1,7 @@
 #!lua
 local P, redis_call, redis_try = ARGV[1], redis.call, redis.pcall
-local K = { events = ':events', event_key = ':event.key', events_scheduled_of = ':events.scheduled', event_groups_waiting = 'event.groups.waiting', event_marks = 'event.marks', events_scheduled = 'events.scheduled', events_emitted = 'events.emitted', events_emitted_ends = 'events.emitted.ends', data = ':data', event_end = ':event.end' }
+local K = { events = ':events', event_key = ':event.key', events_scheduled_of = ':events.scheduled', event_groups_waiting = 'event.groups.waiting', event_marks = 'event.marks', events_scheduled = 'events.scheduled', events_emitted = 'events.emitted', events_emitted_ends = 'events.emitted.ends' }
+local PRODUCER = { data = ':data', event_end = ':event.end' }
 local rare
 rare = setmetatable({}, { __index = function(made, name)
 local file
@@ -91,7 +92,7 @@ local function parse(key)
 end
 
 local function at(object, name)
-  return P .. rare.schedules.member(object, name) .. K.event_end
+  return P .. rare.schedules.member(object, name) .. PRODUCER.event_end
 end
 
 local function asked(text, name)
@@ -145,7 +146,7 @@ if key ~= '' then
   rights[5], rights[6], rights[7], rights[8] = 'HSET', emitted, 'ZADD', ends
 end
 if has_data then
-  rights[#rights + 1], rights[#rights + 2] = 'SET', P .. object .. K.data
+  rights[#rights + 1], rights[#rights + 2] = 'SET', P .. object .. PRODUCER.data
 end
 local waiting, index = P .. object .. K.events_scheduled_of, P .. K.events_scheduled
 if seconds then
@@ -207,7 +208,7 @@ if markers_max > 0 and markers >= markers_max then
 end
 
 if has_data then
-  redis_call('SET', P .. object .. K.data, data)
+  redis_call('SET', P .. object .. PRODUCER.data, data)
 end
 if seconds then
   local awaited = rare.awaited.key_of(seconds, key)

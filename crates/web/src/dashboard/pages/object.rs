@@ -205,6 +205,23 @@ fn next_event(object: &Inspection) -> Markup {
             h2 { "Results that handlers have stored" }
             pre tabindex="0" aria-label="Results" { (lines(kept.results.as_deref().unwrap_or("hidden, or too long"))) }
         }
+        @if let Some(report) = &object.report {
+            h2 { "Report of the handlers" }
+            @if let Some(progress) = &report.progress {
+                p { "Event " (report.id) ", " (time(report.at_ms, object.now_ms)) }
+                pre tabindex="0" aria-label="Progress" { (lines(progress)) }
+            }
+            @if !report.log.is_empty() {
+                (table("Log lines", &["Time", "Line"], &html! {
+                    @for line in &report.log {
+                        tr {
+                            td data-label="Time" { (time(line.at_ms, object.now_ms)) }
+                            td data-label="Line" { (text(&line.text, 1000)) }
+                        }
+                    }
+                }))
+            }
+        }
     }
 }
 
