@@ -1,4 +1,4 @@
-//! The protocol as a model, checked exhaustively. `docs/model.md` describes its scope and its
+//! The protocol as a model, checked exhaustively. `docs/lab/model.md` describes its scope and its
 //! bounds.
 // These modules are one program: their public items are shared only among them.
 #![allow(unreachable_pub)]
