@@ -12,4 +12,5 @@ mod fuzz_redis;
 mod invariants;
 mod jobs;
 mod machine;
+mod pages;
 mod seeds;
