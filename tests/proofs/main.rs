@@ -11,6 +11,7 @@ mod fuzz_inputs;
 mod fuzz_redis;
 mod invariants;
 mod jobs;
+mod links;
 mod machine;
-mod pages;
 mod seeds;
+mod words;
