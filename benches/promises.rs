@@ -1,4 +1,4 @@
-//! Measures the figures that the README promises, against a private Redis on loopback. Prints each
+//! Measures the figures that the guide promises, against a private Redis on loopback. Prints each
 //! figure beside its bound.
 //!
 //!     cargo build --release

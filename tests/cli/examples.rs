@@ -143,6 +143,29 @@ async fn emit_and_worker() {
     assert_eq!(of("page:7"), of_page_7);
 }
 
+/// Tests the program of the README, which the example `start` repeats: it emits an event, handles it,
+/// and stops gracefully.
+#[test]
+fn start() {
+    let redis = Redis::own(&[]);
+    let mut program = example(&redis, "start", &[redis.url()])
+        .spawn()
+        .expect("it runs");
+    let mut output = BufReader::new(program.stdout.take().expect("an output"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("UTF-8");
+    let words: Vec<_> = line.split_whitespace().collect();
+    assert!(
+        words.len() == 3
+            && words[0] == "customer:1"
+            && words[1].parse::<u64>().is_ok()
+            && words[2] == "1200",
+        "{line:?}"
+    );
+    terminate(&program);
+    assert!(program.wait().expect("it ends").success());
+}
+
 /// Sends SIGTERM to the example. `cargo run` replaces its own process with the example, so the
 /// signal reaches the example. Story: the worker example died of SIGTERM and left its lease, so a
 /// restart had to wait.
