@@ -375,6 +375,8 @@ async fn an_exporter_shows_how_far_shares_are_used() {
         !seen.contains(&of(&redis, "seriatim_share_in_flight_limit", &label("b:*"))),
         "{seen}"
     );
+    let of_acme = seen.lines().filter(|line| line.contains(&label("acme:*")));
+    assert_eq!(of_acme.count(), 5, "{seen}");
     for n in 0..118 {
         let share = format!("HSET event.shares c{n:03}:* '2 - - - - 5 0 '");
         console.add(&share).await;
@@ -386,6 +388,7 @@ async fn an_exporter_shows_how_far_shares_are_used() {
         .filter(|line| line.starts_with("seriatim_share_waiting{"))
         .count();
     assert_eq!(listed, 100, "{seen}");
+    assert!(series(&seen) < 65 + 5 * 100, "{}", series(&seen));
     // The first ones have series, whatever waits.
     assert!(
         seen.contains(&label("c097:*"))
