@@ -30,7 +30,8 @@
 //!
 //! Further reading in the repository:
 //!
-//! - `README.md`: the guarantees, and how to emit, work and consume
+//! - `README.md`: the guarantees, and how to begin
+//! - `docs/guide.md`: from the first event to production
 //! - `docs/design.md`: why the guarantees hold
 //! - `docs/protocol.md`: how to take part in any language
 //! - `docs/handlers.md`: async functions for types of events
@@ -124,7 +125,17 @@ pub use emit::{EmitError, Emitted, Emitter};
 pub use redis;
 pub use wire::ScriptError;
 
-/// Makes the examples of the README part of the doctests.
+/// Makes the examples of the README and of the pages for users part of the doctests.
 #[cfg(all(doctest, feature = "worker"))]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/guide.md")]
+    struct Guide;
+    #[doc = include_str!("../docs/emit.md")]
+    struct Emit;
+    #[doc = include_str!("../docs/time.md")]
+    struct Time;
+    #[doc = include_str!("../docs/log.md")]
+    struct Log;
+}

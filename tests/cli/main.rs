@@ -23,6 +23,7 @@ mod limit;
 mod lists;
 mod metrics;
 mod options;
+mod pages;
 mod probes;
 mod repair;
 mod round_trip;

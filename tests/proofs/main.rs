@@ -13,5 +13,6 @@ mod invariants;
 mod jobs;
 mod links;
 mod machine;
+mod pages;
 mod seeds;
 mod words;

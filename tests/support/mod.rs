@@ -7,6 +7,7 @@ pub mod console;
 pub mod jobs;
 pub mod operator;
 pub mod output;
+pub mod pages;
 pub mod process;
 pub mod program;
 pub mod proxy;
