@@ -211,32 +211,42 @@ impl Help {
     }
 }
 
-/// Tests the commands and flags in all shell blocks, also in those that do not run.
+/// Tests the commands and flags in all shell blocks, also in those that do not run, and in lists of
+/// commands.
 #[test]
 fn each_flag_of_the_pages_exists() {
-    let (mut help, mut count) = (Help::default(), 0);
+    let (mut help, mut calls, mut flags) = (Help::default(), 0, 0);
     for page in PAGES {
-        for block in shell_blocks(page) {
-            for line in block.text.replace("\\\n", " ").lines() {
-                let line = line.split(" #").next().unwrap_or_default();
-                let Some((_, call)) = format!(" {line}")
-                    .split_once(" seriatim ")
-                    .map(|(a, b)| (a.len(), b.to_owned()))
-                else {
+        let (blocks, _) = parts_of(page);
+        for block in blocks
+            .iter()
+            .filter(|block| ["sh", "text"].contains(&&*block.language))
+        {
+            let text = block.text.replace("\\\n", " ");
+            let lines = text
+                .lines()
+                .filter(|line| block.language == "sh" || line.starts_with("seriatim "));
+            for line in lines {
+                // A comment, or two blanks and a description, ends the command.
+                let command = line.split(" #").next().unwrap_or_default();
+                let command = command.split("  ").next().unwrap_or_default();
+                let words: Vec<_> = command.split_whitespace().collect();
+                let Some(at) = words.iter().position(|word| *word == "seriatim") else {
                     continue;
                 };
                 let place = format!("{page}:{}: {line}", block.line);
-                count += flags_exist(&mut help, &call, &place);
+                flags += flags_exist(&mut help, &words[at + 1..], &place);
+                calls += 1;
             }
         }
     }
-    assert!(count > 100, "{count} flags");
+    assert!(calls > 100 && flags > 90, "{calls} calls, {flags} flags");
 }
 
 /// Asserts that the command of a call exists, with its flags. Returns the number of flags.
-fn flags_exist(help: &mut Help, call: &str, place: &str) -> usize {
+fn flags_exist(help: &mut Help, call: &[&str], place: &str) -> usize {
     let words: Vec<&str> = call
-        .split_whitespace()
+        .iter()
         .map(|word| word.trim_matches(['[', ']', '\'', '"', ',']))
         .collect();
     // Flags of every command may stand before the command.

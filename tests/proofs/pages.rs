@@ -79,6 +79,22 @@ fn each_block_has_a_language_and_a_reason_if_it_does_not_run() {
     assert!(count > 80, "{count} blocks");
 }
 
+/// A block is one document, or one in each line.
+#[test]
+fn each_block_of_json_is_valid() {
+    let is_valid = |text: &str| serde_json::from_str::<serde_json::Value>(text).is_ok();
+    for page in PAGES {
+        let (blocks, _) = parts_of(page);
+        for block in blocks.iter().filter(|block| block.language == "json") {
+            assert!(
+                is_valid(&block.text) || block.text.lines().all(is_valid),
+                "{page}:{}",
+                block.line
+            );
+        }
+    }
+}
+
 /// Blocks in Rust are compiled by the doctests of the pages in src/lib.rs.
 #[test]
 fn each_page_with_rust_is_compiled() {
