@@ -11,7 +11,6 @@ mod fuzz_inputs;
 mod fuzz_redis;
 mod invariants;
 mod jobs;
-mod links;
 mod machine;
 mod pages;
 mod seeds;
