@@ -89,7 +89,8 @@ export class Server {
             this.dir,
             ...this.args,
         ];
-        const child = spawn("redis-server", args, { stdio: "ignore" });
+        const server = process.env.SERIATIM_REDIS_SERVER || "redis-server";
+        const child = spawn(server, args, { stdio: "ignore" });
         const failed = once(child, "error").then(([error]) => {
             throw new Error(`the tests need redis-server on PATH: ${error}`);
         });

@@ -45,7 +45,8 @@ class Server:
         self.url = f"unix://{self.path}"
         #: The same address, as the program seriatim writes it.
         self.program_url = f"redis+unix://{self.path}"
-        self._command = [shutil.which("redis-server") or "redis-server", "--port", "0", "--unixsocket", self.path]
+        server = os.environ.get("SERIATIM_REDIS_SERVER") or shutil.which("redis-server") or "redis-server"
+        self._command = [server, "--port", "0", "--unixsocket", self.path]
         self._command += ["--save", "", "--dir", folder, "--loglevel", "warning", *options]
         self._process: Optional[subprocess.Popen[bytes]] = None
         self.client: Any = redis.Redis.from_url(self.url)
