@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from seriatim import AsyncContext, Cancelled, Context, HandlerEnded, HandlerFull, Json, Postponed, Transient, Worker
+from seriatim import (
+    AsyncContext,
+    Cancelled,
+    Context,
+    HandlerEnded,
+    HandlerFull,
+    InvalidProgress,
+    Json,
+    Postponed,
+    Rejected,
+    Transient,
+    Worker,
+)
 from seriatim.testing import HandlerTest
 
 worker = Worker(namespace="shop")
@@ -201,7 +213,7 @@ def test_threads_of_a_handler_share_its_context() -> None:
 
         def look() -> None:
             start.wait()
-            found.append((cx.cancelled, cx._ledger, cx._effects, cx._lock("a")))
+            found.append((cx.cancelled, cx._ledger, cx._effects, cx._reports, cx._lock("a")))
 
         threads = [threading.Thread(target=look) for _ in range(8)]
         for thread in threads:
@@ -213,6 +225,73 @@ def test_threads_of_a_handler_share_its_context() -> None:
     test = HandlerTest(worker)
     for id in range(1, 51):
         assert test.run("a", {}, id=id).result == [8, 1]
+
+
+@worker.on("reports")
+def reports(event: Any, cx: Context) -> None:
+    cx.progress({"done": 1})
+    cx.log("begins")
+    cx.progress(event["progress"])
+    cx.log("x" * 1001)
+    kept.append(cx)
+    if "error" in event:
+        raise Rejected(event["error"])
+
+
+def test_a_run_has_its_reports() -> None:
+    test = HandlerTest(worker)
+    ran = test.run("a", {"type": "reports", "progress": [2, 3]})
+    assert (ran.progress, ran.log, ran.result) == ([2, 3], ["begins", "x" * 1000], None)
+    ran.assert_delivered().assert_nothing_emitted()
+    failed = test.run("a", {"type": "reports", "progress": "half", "error": "no"}, id=2)
+    failed.assert_failed("no", outcome="rejected")
+    assert (failed.progress, len(failed.log)) == ("half", 2)
+    with pytest.raises(AssertionError, match=r"\n  log begins\n  log xx*\n  progress \[2, 3\]$"):
+        ran.assert_failed()
+    with pytest.raises(HandlerEnded, match="the handler has ended; it must report before it ends"):
+        kept[-1].progress(1)
+    with pytest.raises(HandlerEnded, match="the handler has ended; it must report before it ends"):
+        kept[-1].log("late")
+    assert (failed.progress, len(failed.log)) == ("half", 2)
+    silent = test.run("a", {"type": "later"})
+    assert (silent.progress, list(silent.log)) == (None, [])
+
+
+def test_a_progress_is_at_most_a_kilobyte_of_json() -> None:
+    worker = Worker()
+
+    @worker.on_other
+    def reports(event: Any, cx: Context) -> None:
+        cx.progress("é" * 511)
+        for wrong, why in (
+            ("x" + "é" * 511, r"the progress has 1025 bytes, the limit is 1024; report a number or a short text"),
+            (float("nan"), "the progress cannot be written as JSON"),
+            ("\ud800", "the progress cannot be written as JSON"),
+            ({1, 2}, "the progress cannot be written as JSON"),
+            (Json("{"), "the progress is not JSON"),
+        ):
+            with pytest.raises(InvalidProgress, match=why):
+                cx.progress(wrong)
+            with pytest.raises(ValueError, match=why):
+                cx.progress(wrong)
+        with pytest.raises(TypeError, match="takes a str, not bytes"):
+            cx.log(b"a")  # type: ignore[arg-type]
+
+    ran = HandlerTest(worker).run("a", {})
+    assert ran.assert_delivered().progress == "é" * 511
+
+
+def test_the_first_report_may_come_after_the_end() -> None:
+    worker, kept = Worker(), []
+
+    @worker.on_other
+    def plain(event: Any, cx: Context) -> None:
+        kept.append(cx)
+
+    ran = HandlerTest(worker).run("a", {})
+    with pytest.raises(HandlerEnded):
+        kept[0].progress(1)
+    assert (ran.progress, list(ran.log)) == (None, [])
 
 
 def test_input_is_checked_as_by_an_emitter() -> None:

@@ -130,6 +130,25 @@ def test_an_answer_is_one_line() -> None:
     assert protocol.answer("transient", 1, 2, 'a\n"é"\ud800').count(b"\n") == 1
     assert one_line(b'{"a":\r\n1}') == b'{"a":  1}'
     assert (one_line(b"[\r1]"), one_line(b"[\n1]"), one_line(b"[1]")) == (b"[ 1]", b"[ 1]", b"[1]")
+    assert protocol.log(1, 2, protocol.cut("a\n\ud800")) == b'{"type":"log","batch":1,"id":2,"text":"a\\n?"}\n'
     members = [("value", one_line(b"[\n1]"))]
     assert json.loads(protocol.with_raw("once", 1, 2, members)) == {"type": "once", "batch": 1, "id": 2, "value": [1]}
     assert encode({"b": 1, "a": "é"}) == '{"b":1,"a":"é"}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("x" * 1000, "x" * 1000),
+        ("x" * 1001, "x" * 1000),
+        ("é" * 600, "é" * 500),
+        ("x" + "é" * 600, "x" + "é" * 499),
+        ("x" + "😀" * 300, "x" + "😀" * 249),
+        ('"' * 1001, '"' * 1000),
+        ("\x1b" * 2000, "\x1b" * 650),
+        ("\ud800" * 1001, "?" * 1000),
+    ],
+)
+def test_a_line_for_the_log_is_cut_between_characters(text: str, kept: str) -> None:
+    assert protocol.cut(text) == kept
+    assert len(protocol.log(2**53, 2**53, protocol.cut(text))) <= 4096

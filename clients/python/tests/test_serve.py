@@ -380,6 +380,56 @@ def test_an_event_that_python_cannot_read_is_rejected(fake: FakeWorker) -> None:
     assert fake.is_silent()
 
 
+@pytest.mark.parametrize("type_", ["reports", "async reports"])
+def test_reports_come_before_the_result_of_their_event(fake: FakeWorker, type_: str) -> None:
+    batch = fake.batch(*[{"type": type_, "n": n} for n in range(3)])
+    delivered = 9
+    logged: dict[int, list[str]] = {10: [], 11: [], 12: []}
+    reported: dict[int, Any] = {}
+    while delivered < 12:
+        line = fake.answer()
+        assert (line["batch"], line["id"] > delivered) == (batch, True), "no report comes behind the result"
+        if line["type"] == "log":
+            logged[line["id"]].append(line["text"])
+        elif line["type"] == "progress":
+            reported[line["id"]] = line["value"]
+        else:
+            assert line == ok(batch, line["id"])
+            delivered = line["id"]
+    assert list(logged.values()) == [["begins", "é\nends"]] * 3
+    assert reported == {10: {"n": 0}, 11: {"n": 1}, 12: {"n": 2}}
+    assert fake.is_silent()
+
+
+def test_a_report_does_not_wait_for_the_end_of_its_handler(fake: FakeWorker) -> None:
+    batch = fake.batch("ok", "reports and waits")
+    assert fake.answer() == ok(batch)
+    assert fake.answer() == {"type": "progress", "batch": batch, "id": 11, "value": 0.5}
+    fake.say(type="cancel", batch=batch, id=11)
+    assert fake.answer() == {"type": "progress", "batch": batch, "id": 11, "value": "cancelled"}
+    assert fake.answer() == {"type": "cancelled", "batch": batch, "id": 11}
+    assert fake.is_silent()
+
+
+@pytest.mark.parametrize("type_", ["leaves reports", "async leaves reports"])
+def test_a_thread_that_a_handler_leaves_behind_reports_nothing_after_the_result(fake: FakeWorker, type_: str) -> None:
+    open_ = {fake.batch(*[type_] * 20, object=name): 9 for name in "abc"}
+    while set(open_.values()) != {29}:
+        line = fake.answer()
+        assert line["id"] > open_[line["batch"]], line
+        if line["type"] == "ok":
+            open_[line["batch"]] = line["id"]
+        elif line["type"] == "progress":
+            assert line["value"] == line["id"]
+        else:
+            assert line["type"] == "log"
+            assert line["text"] == "goes on" or line["text"].endswith("logs faster than the worker reads")
+    for name in "abc":
+        for id in range(10, 30):
+            fake.noted(f"{name} {id} ended")
+    assert fake.is_silent()
+
+
 def test_the_program_ends_when_the_worker_stops(fake: FakeWorker) -> None:
     fake.say(type="stop", grace_ms=5000)
     assert fake.end() == 0

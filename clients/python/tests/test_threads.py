@@ -106,6 +106,46 @@ def test_the_last_ok_of_a_batch_is_written_for_those_before_it() -> None:
     assert target.writes <= 3
 
 
+def test_reports_that_wait_are_few() -> None:
+    target = Slow()
+    out = Output(target)
+    thread = threading.Thread(target=out.run)
+    thread.start()
+    out.log(7, 1, "early")
+    until(lambda: target.writes == 1, "the first write has begun")
+    out.log(7, 1, "late")
+    out.ok(7, 1)
+    out.ok(7, 2)
+    for n in range(150):
+        out.progress(7, 3, b"%d" % n)
+        out.log(7, 3, str(n))
+        out.progress(8, 9, b"[%d]" % n)
+    out.ok(7, 3)
+    out.ok(7, 4)
+    out.log(7, 5, "last")
+    out.line(7, b'{"type":"rejected","id":5}\n')
+    out.end()
+    for _ in range(2):
+        target.may.release()
+    thread.join(10)
+    lines = [json.loads(line) for line in target.getvalue().splitlines()]
+    found = [(line["type"], line["id"], line.get("text", line.get("value"))) for line in lines]
+    dropped = "50 lines before this one were dropped: the handler logs faster than the worker reads"
+    assert found == [
+        ("log", 1, "early"),
+        ("log", 1, "late"),
+        ("ok", 2, None),
+        ("log", 3, dropped),
+        *(("log", 3, str(n)) for n in range(50, 150)),
+        ("progress", 3, 149),
+        ("progress", 9, [149]),
+        ("ok", 4, None),
+        ("log", 5, "last"),
+        ("rejected", 5, None),
+    ]
+    assert target.writes == 2
+
+
 def test_no_ok_is_lost_or_repeated() -> None:
     target = io.BytesIO()
     out = Output(target)

@@ -15,6 +15,7 @@ from ._context import AsyncContext, Context
 from ._handlers import Handler, Handlers
 from ._names import Keys
 from ._protocol import WAIT_MS_MAX, BatchLine, Envelope, answer, with_raw
+from ._reports import Receiver
 from .errors import shown
 from .outcomes import Cancelled, Outcome, Postponed, Rejected, Transient, Unavailable, Unknown
 
@@ -66,20 +67,17 @@ class Job:
         self.handler, self.outcome = None, outcome
 
 
-def _no_store(batch: int, id: int, name: str, value: bytes) -> None:
-    raise RuntimeError(f"there is no store for the subtask {name!r}")
-
-
 class Batch:
     """The events of an object that the program has in hand. May be used by several threads."""
 
-    __slots__ = ("_at", "_cancelled", "_lock", "is_over", "job", "line", "number", "setting", "store")
+    __slots__ = ("_at", "_cancelled", "_lock", "is_over", "job", "line", "number", "reports", "setting", "store")
 
-    def __init__(self, line: BatchLine, setting: Setting, store: Store = _no_store) -> None:
+    def __init__(self, line: BatchLine, setting: Setting, store: Store, reports: Receiver) -> None:
         self.line = line
         self.number = line.batch
         self.setting = setting
         self.store = store
+        self.reports = reports
         self.is_over = False
         self.job: Optional[Job] = None
         self._at = 0

@@ -15,6 +15,7 @@ from . import _json
 from ._effects import EFFECT_BYTES_MAX, Effects
 from ._flows import Core
 from ._ledger import SUBTASK_BYTES_MAX, SUBTASK_VALUE_BYTES_MAX, SUBTASKS_MAX, Ledger
+from ._reports import Reports
 from ._schedule import Instant, Span, later
 from .errors import InvalidEvent, shown
 from .outcomes import Cancelled, Rejected, Transient
@@ -51,6 +52,7 @@ class _Context:
         "_is_cancelled",
         "_made_effects",
         "_made_ledger",
+        "_made_reports",
         "attempt",
         "crashes",
         "deadline",
@@ -71,6 +73,7 @@ class _Context:
         self._event: Optional[threading.Event] = None
         self._made_effects: Optional[Effects] = None
         self._made_ledger: Optional[Ledger] = None
+        self._made_reports: Optional[Reports] = None
         self._has_ended = False
         self._is_cancelled = False
         #: The event's id, and the id of the event of the object that was delivered last before it, or 0.
@@ -129,6 +132,16 @@ class _Context:
                 made.cancel(_cancelled())
         return made
 
+    @property
+    def _reports(self) -> Reports:
+        made = self._made_reports
+        if made is None:
+            own = Reports(self._batch.reports, self._batch.number, self.id)
+            made = self._made_reports = cast(Reports, self.__dict__.setdefault("_reports", own))
+            if self._has_ended:
+                made.end()
+        return made
+
     def _fire(self) -> None:
         """Cancels the handler."""
         self._is_cancelled = True
@@ -146,8 +159,10 @@ class _Context:
         return None if self._made_ledger is None else self._made_ledger.under_way()
 
     def _end(self) -> Optional[Effects]:
-        """Ends the handler: after this, nothing can be added to its effects."""
+        """Ends the handler: after this, it can report nothing, and nothing can be added to its effects."""
         self._has_ended = True
+        if self._made_reports is not None:
+            self._made_reports.end()
         effects = self._made_effects
         if effects is not None:
             effects.end()
@@ -203,6 +218,20 @@ class _Context:
     def result(self, value: Any) -> None:
         """Sets the result of the handler, at most 64 KiB of JSON. With the event log on, it is in the event's row."""
         self._effects.set_result(value)
+
+    def progress(self, value: Any) -> None:
+        """Reports how far the handler is, at most 1 KiB of JSON, for people: `seriatim inspect` shows the last one.
+
+        May be called often. A report is advice: it can be lost, and ends with the run of the handler.
+        """
+        self._reports.progress(value)
+
+    def log(self, text: str) -> None:
+        """Adds a line to the log of the worker, with the object and the id. `seriatim inspect` shows the last ten.
+
+        The first 1,000 bytes are kept. Of lines that come faster than the worker reads, the last 100 are kept.
+        """
+        self._reports.log(text)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {shown(self.object)} id={self.id} attempt={self.attempt}>"

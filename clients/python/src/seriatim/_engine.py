@@ -152,7 +152,7 @@ class Engine:
         if isinstance(line, protocol.BatchLine):
             if self.hello is None:
                 raise protocol.ProtocolError("a batch came before the hello")
-            batch = Batch(line, self._setting, self._store)
+            batch = Batch(line, self._setting, self._store, self._out)
             self._running[batch.number] = batch
             self._go_on(batch, batch.next())
         elif isinstance(line, protocol.CancelLine):

@@ -9,6 +9,9 @@ from . import _json
 
 VERSION = 1
 ERROR_BYTES_MAX = 1000
+LOG_BYTES_MAX = 1000
+#: The longest text of a log line as JSON. So such a line has less than 4 KiB.
+_LOG_JSON_BYTES_MAX = 3900
 #: The longest line of this program if the worker does not say otherwise.
 LINE_BYTES_MAX = 1024 * 1024
 #: The longest wait that an outcome may ask for: 366 days.
@@ -246,8 +249,7 @@ def bye() -> bytes:
 def answer(kind: str, batch: int, id: int, error: Optional[str] = None, **members: int) -> bytes:
     """Returns the result of an event."""
     if error is not None:
-        encoded = error.encode(errors="replace")[:ERROR_BYTES_MAX].decode(errors="ignore")
-        return line(type=kind, batch=batch, id=id, error=encoded, **members)
+        return line(type=kind, batch=batch, id=id, error=_cut(error, ERROR_BYTES_MAX), **members)
     return line(type=kind, batch=batch, id=id, **members)
 
 
@@ -261,3 +263,25 @@ def with_raw(kind: str, batch: int, id: int, members: list[tuple[str, bytes]]) -
 def text(value: str) -> bytes:
     """Returns a text as JSON."""
     return _json.encode(value)
+
+
+def progress(batch: int, id: int, value: bytes) -> bytes:
+    """Returns the progress of an event, whose value is JSON text."""
+    return with_raw("progress", batch, id, [("value", value)])
+
+
+def log(batch: int, id: int, value: str) -> bytes:
+    """Returns a line for the log of the worker. `value` is a text from `cut`."""
+    return with_raw("log", batch, id, [("text", text(value))])
+
+
+def cut(value: str) -> str:
+    """Returns as much of a text as a line of the log has."""
+    kept = _cut(value, LOG_BYTES_MAX)
+    # JSON has six bytes for each control character.
+    return kept if len(text(kept)) <= _LOG_JSON_BYTES_MAX else _cut(kept, _LOG_JSON_BYTES_MAX // 6)
+
+
+def _cut(value: str, bytes_max: int) -> str:
+    """Returns the begin of a text, cut between characters. The result can be written as UTF-8."""
+    return value[:bytes_max].encode(errors="replace")[:bytes_max].decode(errors="ignore")

@@ -343,6 +343,12 @@ class InvalidResult(EmitError, ValueError):
     kind = "result"
 
 
+class InvalidProgress(EmitError, ValueError):
+    """The progress of a handler is no JSON, or has more than 1 KiB."""
+
+    kind = "progress"
+
+
 class WorkerError(SeriatimError):
     """The worker cannot start, or has ended with an error."""
 

@@ -18,7 +18,7 @@ import json
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Union, cast
 
 from . import _json
 from ._batch import Batch, Job, Setting
@@ -75,6 +75,10 @@ class Ran:
     #: The schedules that the handler has cancelled: pairs of object and key.
     cancelled: Sequence[tuple[str, str]] = ()
     result: Any = None
+    #: The last progress that the handler has reported, whatever its outcome.
+    progress: Any = None
+    #: The lines that the handler has logged by `cx.log`, whatever its outcome.
+    log: Sequence[str] = ()
     #: The values of all subtasks that are done.
     once: dict[str, Any] = field(default_factory=dict)
 
@@ -116,6 +120,9 @@ class Ran:
         lines = [f"  outcome {self.outcome} {self.error}".rstrip()]
         lines += [f"  emitted {one.object} {one.payload}" for one in self.emitted]
         lines += [f"  scheduled {one.object} {one.payload} key {one.key}" for one in self.scheduled]
+        lines += [f"  log {text}" for text in self.log]
+        if self.progress is not None:
+            lines.append(f"  progress {self.progress!r}")
         return "\n".join(lines)
 
 
@@ -129,6 +136,20 @@ def _matches(pattern: Pattern, event: Any) -> bool:
 
 def _line_of(payload: str) -> str:
     return f'{{"events":[{{"event":{payload}}}]}}'
+
+
+class _Received:
+    """The reports of one run."""
+
+    def __init__(self) -> None:
+        self.last: Optional[bytes] = None
+        self.lines: list[str] = []
+
+    def progress(self, batch: int, id: int, value: bytes) -> None:
+        self.last = value
+
+    def log(self, batch: int, id: int, text: str) -> None:
+        self.lines.append(text)
 
 
 class HandlerTest:
@@ -210,7 +231,7 @@ class HandlerTest:
         line = BatchLine(1, object, attempt - 1, crashes, "test", [envelope], known, _line_of(payload))
         timeout_ms = None if timeout is None else int(timeout * 1000)
         setting = Setting(self._handlers, self._keys, timeout_ms, _LINE_BYTES_MAX)
-        batch = Batch(line, setting, lambda number, id, name, value: batch.replied(name, None))
+        batch = Batch(line, setting, lambda number, id, name, value: batch.replied(name, None), _Received())
         job = batch.next()
         assert job is not None
         return batch, job
@@ -234,6 +255,7 @@ class HandlerTest:
             )
             for one in effects.schedules
         ]
+        received = cast(_Received, batch.reports)
         emitted = [EmittedEvent(object, json.loads(event), event.decode()) for object, event in effects.emits]
         return Ran(
             line["type"],
@@ -244,5 +266,7 @@ class HandlerTest:
             scheduled if is_ok else (),
             list(effects.cancels) if is_ok else (),
             line.get("result"),
+            None if received.last is None else json.loads(received.last),
+            received.lines,
             {name: json.loads(value) for name, value in done.items()},
         )

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from seriatim import AsyncContext, Context, Json, Postponed, Rejected, Transient, Worker
+from seriatim import AsyncContext, Context, HandlerEnded, Json, Postponed, Rejected, Transient, Worker
 
 worker = Worker(concurrency=4)
 FOLDER = Path(sys.argv[1])
@@ -214,6 +214,53 @@ async def async_leaves(event: Any, cx: AsyncContext) -> None:
     while cx._ledger.under_way() is None:  # noqa: ASYNC110
         await asyncio.sleep(0)
     note("left")
+
+
+@worker.on("reports")
+def reports(event: Any, cx: Context) -> None:
+    cx.log("begins")
+    thread = threading.Thread(target=cx.progress, args=({"n": event.get("n")},))
+    thread.start()
+    thread.join()
+    cx.log("é\nends")
+
+
+@worker.on("async reports")
+async def async_reports(event: Any, cx: AsyncContext) -> None:
+    cx.log("begins")
+    await asyncio.sleep(0)
+    cx.progress({"n": event.get("n")})
+    cx.log("é\nends")
+
+
+@worker.on("reports and waits")
+def reports_and_waits(event: Any, cx: Context) -> None:
+    cx.progress(0.5)
+    cx.cancelled.wait()
+    cx.progress("cancelled")
+    cx.raise_if_cancelled()
+
+
+def reports_on(cx: Any) -> None:
+    """Reports until the handler has ended."""
+    try:
+        while True:
+            cx.progress(cx.id)
+            cx.log("goes on")
+    except HandlerEnded as error:
+        note(f"{cx.object} {cx.id} {error.kind}")
+
+
+@worker.on("leaves reports")
+def leaves_reports(event: Any, cx: Context) -> None:
+    threading.Thread(target=reports_on, args=(cx,), daemon=True).start()
+    forever.wait(0.002)
+
+
+@worker.on("async leaves reports")
+async def async_leaves_reports(event: Any, cx: AsyncContext) -> None:
+    threading.Thread(target=reports_on, args=(cx,), daemon=True).start()
+    await asyncio.sleep(0.002)
 
 
 @worker.on("facts")
