@@ -54,4 +54,5 @@ export {
 export { ProcessEnded } from "./worker/processes.js";
 export { ProgramMissing } from "./worker/program.js";
 export { ProtocolError } from "./worker/protocol.js";
+export { InvalidProgress } from "./worker/reports.js";
 export { type Time, Worker, WorkerEnded, type WorkerOptions } from "./worker/worker.js";

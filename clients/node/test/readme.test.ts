@@ -23,14 +23,18 @@ test("each example of the README compiles", async () => {
     await compile("readme", blocks);
 });
 
-test("the example of a test runs", async () => {
+test("the example of a test and that of reports run", async () => {
     const files = await compile("readme-run", blocks);
-    const at = blocks.findIndex((text) => text.includes("seriatim/testing"));
+    const at = blocks.findIndex((text) => text.includes("node:test"));
     const { NODE_TEST_CONTEXT: _, ...env } = process.env;
     const { stdout } = await run(process.execPath, ["--test", files[at] ?? ""], { env });
     assert.match(stdout, /# pass 1\n/);
+    const reports = blocks.findIndex((text) => text.includes("cx.progress"));
+    const shown = /console\.log\(.*\/\/ (.*)/.exec(blocks[reports] ?? "")?.[1];
+    const ran = await run(process.execPath, [files[reports] ?? ""], { env });
+    assert.equal(ran.stdout, `${shown}\n`);
 });
 
-test("the README has at most 220 lines", () => {
-    assert.ok(readme.split("\n").length <= 221);
+test("the README has at most 235 lines", () => {
+    assert.ok(readme.split("\n").length <= 236);
 });

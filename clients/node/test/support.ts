@@ -224,8 +224,9 @@ export class Process {
     stderr = "";
     readonly ended: Promise<{ code: number | null; signal: string | null }>;
 
-    /** The standard input of the process. */
+    /** The standard input of the process, and its standard output, which a test may pause. */
     readonly stdin: Writable;
+    readonly output: Readable;
 
     /** `pipes`: standard input and output are pipes, as a worker makes them. Otherwise they are sockets. */
     constructor(t: TestContext, command: string, args: readonly string[], options: ProcessOptions = {}) {
@@ -248,6 +249,7 @@ export class Process {
         stdout ??= this.child.stdout;
         stderr ??= this.child.stderr;
         this.stdin.on("error", () => undefined);
+        this.output = stdout;
         stdout.setEncoding("utf8").on("data", (text: string) => {
             this.stdout += text;
         });

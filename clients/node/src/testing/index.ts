@@ -72,6 +72,8 @@ export class HandlerTest {
         const place = `${id}\n${keys.object(object)}`;
         const done = this.done.get(place) ?? new Map<string, string>();
         this.done.set(place, done);
+        let progress: string | undefined;
+        const log: string[] = [];
         const hand: EventInHand = {
             id,
             prev,
@@ -86,6 +88,12 @@ export class HandlerTest {
             raw: () => json.replace(/[\r\n]/g, " "),
             store: async (name, value) => {
                 done.set(name, value);
+            },
+            progress: (json) => {
+                progress = json;
+            },
+            log: (text) => {
+                log.push(text);
             },
         };
         const run = new Run(hand);
@@ -115,6 +123,8 @@ export class HandlerTest {
             isOk ? [...cancels] : [],
             isOk && result !== undefined ? JSON.parse(result) : undefined,
             Object.fromEntries([...done].map(([name, value]) => [name, JSON.parse(value)])),
+            progress === undefined ? undefined : JSON.parse(progress),
+            log,
             `event ${id} of ${object}`,
         );
     }
@@ -138,6 +148,10 @@ export class Ran {
         readonly result: unknown,
         /** The subtasks that are done, also in earlier runs, with their values. */
         readonly once: Readonly<Record<string, unknown>>,
+        /** The last progress that the handler has reported, whatever its outcome. */
+        readonly progress: unknown,
+        /** The lines that the handler has logged by `cx.log`, whatever its outcome. */
+        readonly log: readonly string[],
         private readonly name: string,
     ) {}
 
@@ -221,6 +235,12 @@ export class Ran {
         }
         if (this.result !== undefined) {
             lines.push(`  result     ${JSON.stringify(this.result)}`);
+        }
+        for (const text of this.log) {
+            lines.push(`  log        ${text}`);
+        }
+        if (this.progress !== undefined) {
+            lines.push(`  progress   ${JSON.stringify(this.progress)}`);
         }
         return lines.join("\n");
     }

@@ -2,9 +2,10 @@
 import type { ScheduleOptions } from "../emit/schedule.js";
 import { toJson } from "../event.js";
 import type { Keys } from "../names.js";
-import { EFFECT_BYTES_MAX, Effects, VALUE_BYTES_MAX, WorkerTooOld } from "./effects.js";
+import { EFFECT_BYTES_MAX, Effects, HandlerEnded, VALUE_BYTES_MAX, WorkerTooOld } from "./effects.js";
 import { textMember, typeOf } from "./handlers.js";
 import { type Cancelled, Rejected, Transient } from "./outcomes.js";
+import { logText, progressJson } from "./reports.js";
 
 /** The most subtasks of one event. */
 export const SUBTASKS_MAX = 1000;
@@ -28,6 +29,10 @@ export interface EventInHand {
     raw(): string;
     /** Stores that a subtask is done, with its value as JSON. */
     store(name: string, value: string): Promise<void>;
+    /** Reports a progress, as JSON. */
+    progress(json: string): void;
+    /** Reports a line for the log of the worker. */
+    log(text: string): void;
 }
 
 /** The values with which a store of the handler can refuse late writes. */
@@ -96,6 +101,24 @@ export class Run {
             cancel(reason);
         }
         this.controller?.abort(reason);
+    }
+
+    progress(value: unknown): void {
+        const json = progressJson(value);
+        this.checkOpen();
+        this.hand.progress(json);
+    }
+
+    log(text: string): void {
+        const kept = logText(text);
+        this.checkOpen();
+        this.hand.log(kept);
+    }
+
+    private checkOpen(): void {
+        if (this.isOver) {
+            throw new HandlerEnded("the handler has ended; it must report before it ends");
+        }
     }
 
     checkWorker(): void {
@@ -295,6 +318,22 @@ export class HandlerContext {
     result(value: unknown): void {
         this.#run.checkWorker();
         this.#run.effects.setResult(value);
+    }
+
+    /**
+     * Reports how far the handler is, at most 1 KiB of JSON, for people: `seriatim inspect` shows the last one. May be
+     * called often. A report is advice: it can be lost, and ends with the run of the handler.
+     */
+    progress(value: unknown): void {
+        this.#run.progress(value);
+    }
+
+    /**
+     * Adds a line to the log of the worker, with the object and the id. `seriatim inspect` shows the last ten. The
+     * first 1,000 bytes are kept. Of lines that come faster than the worker reads, the last 100 are kept.
+     */
+    log(text: string): void {
+        this.#run.log(text);
     }
 
     /**

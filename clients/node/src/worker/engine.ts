@@ -37,6 +37,8 @@ interface Link {
     readonly keys: Keys;
     readonly timeoutMs: number;
     store(inHand: InHand, id: number, name: string, value: string): Promise<void>;
+    progress(batch: number, id: number, json: string): void;
+    log(batch: number, id: number, text: string): void;
 }
 
 const NOTHING_DONE: ReadonlyMap<string, string> = new Map();
@@ -101,6 +103,14 @@ class Hand implements EventInHand {
 
     store(name: string, value: string): Promise<void> {
         return this.link.store(this.inHand, this.id, name, value);
+    }
+
+    progress(json: string): void {
+        this.link.progress(this.inHand.batch.number, this.id, json);
+    }
+
+    log(text: string): void {
+        this.link.log(this.inHand.batch.number, this.id, text);
     }
 }
 
@@ -211,7 +221,8 @@ export class Engine {
         if (this.taken.push(inHand) === 1) {
             // The other lines that were read together with this one come first: one may be a cancel.
             queueMicrotask(() => {
-                const link = { keys: this.keys, timeoutMs: hello.timeoutMs, store: this.store };
+                const { keys, store, reportProgress: progress, reportLine: log } = this;
+                const link = { keys, timeoutMs: hello.timeoutMs, store, progress, log };
                 for (const one of this.taken.splice(0)) {
                     void this.handle(one, link, hello);
                 }
@@ -352,6 +363,18 @@ export class Engine {
             }
         } finally {
             over();
+        }
+    };
+
+    private readonly reportProgress = (batch: number, id: number, json: string): void => {
+        if (!this.isDead) {
+            this.output.progress(batch, id, json);
+        }
+    };
+
+    private readonly reportLine = (batch: number, id: number, text: string): void => {
+        if (!this.isDead) {
+            this.output.log(batch, id, text);
         }
     };
 

@@ -47,7 +47,7 @@ function over(): void {
 }
 
 interface Pipe {
-    write(text: string): void;
+    write(text: string, done?: () => void): void;
     /** Stops the worker at once, if this process has started it. */
     stop(): void;
     /** Ends the input of the worker, behind everything that was written. */
@@ -72,7 +72,7 @@ function child(program: string, args: readonly string[], env: NodeJS.ProcessEnv)
     });
     started.on("exit", (code, signal) => tell({ type: "exit", code, signal }));
     return {
-        write: (text) => started.stdin.write(text),
+        write: (text, done) => started.stdin.write(text, done),
         stop: () => {
             // The second signal stops a worker at once. It gives its objects to other workers.
             started.kill("SIGTERM");
@@ -93,7 +93,7 @@ function parent(input: number, output: number): Pipe {
     // If nobody reads, the worker is dead, and the input has ended, too.
     writer.on("error", () => undefined);
     return {
-        write: (text) => writer.write(text),
+        write: (text, done) => writer.write(text, done),
         stop: () => undefined,
         end: (done) => writer.end(done),
     };
@@ -105,7 +105,7 @@ const pipe =
 port?.on("message", (message: ToThread) => {
     switch (message.type) {
         case "write":
-            pipe.write(message.text);
+            pipe.write(message.text, message.tells ? () => tell({ type: "written" }) : undefined);
             break;
         case "end":
             pipe.end(() => tell({ type: "ended" }));

@@ -23,12 +23,13 @@ export type FromThread =
     | { readonly type: "chunk"; readonly bytes: Uint8Array }
     | { readonly type: "end" }
     | { readonly type: "ended" }
+    | { readonly type: "written" }
     | { readonly type: "failed"; readonly error: string }
     | { readonly type: "exit"; readonly code: number | null; readonly signal: string | null };
 
 /** @internal */
 export type ToThread =
-    | { readonly type: "write"; readonly text: string }
+    | { readonly type: "write"; readonly text: string; readonly tells: boolean }
     | { readonly type: "end" }
     | { readonly type: "stop" }
     | { readonly type: "noted" };
@@ -53,6 +54,8 @@ export class Pipes {
     private readonly inHand: Int32Array;
     /** Resolves when the worker that was started has ended. */
     readonly exit: Promise<Exit>;
+    /** Called when the text of one write is written. */
+    private written: (() => void) | undefined;
 
     constructor(start: PipesStart, reader: PipesReader) {
         const shared = new SharedArrayBuffer(4);
@@ -76,6 +79,9 @@ export class Pipes {
                             resolve({ code: null, signal: null, failed });
                         }
                         break;
+                    case "written":
+                        this.written?.();
+                        break;
                     case "failed":
                         failed = message.error;
                         break;
@@ -92,8 +98,10 @@ export class Pipes {
         });
     }
 
-    write(text: string): void {
-        this.send({ type: "write", text });
+    /** Writes a text, and then calls `written`. Only one write at a time has such a call. */
+    write(text: string, written?: () => void): void {
+        this.written = written ?? this.written;
+        this.send({ type: "write", text, tells: written !== undefined });
     }
 
     /** Stops the worker at once, if this process has started it. */

@@ -61,7 +61,7 @@ export class Session {
         this.over = new Promise((resolve) => {
             this.end = resolve;
         });
-        this.output = new Output((text) => this.pipes.write(text));
+        this.output = new Output((text, written) => this.pipes.write(text, written));
         this.engine = new Engine(handlers, keys, this.output, log, (inHand) => this.pipes.setInHand(inHand));
         this.pipes = new Pipes(start, {
             chunk: (bytes) => this.read(bytes),
