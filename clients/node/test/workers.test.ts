@@ -46,6 +46,9 @@ class Play {
     /** Expectations that did not hold. */
     readonly wrong: unknown[] = [];
     private readonly running = new Set<string>();
+    /** The contexts of the handlers in hand and of those before them, by object. */
+    private readonly contexts = new Map<string, HandlerContext>();
+    private readonly ended = new Map<string, HandlerContext | undefined>();
     private readonly runs = new Map<string, number>();
 
     constructor(
@@ -65,6 +68,8 @@ class Play {
     private async handle(type: string, value: unknown, cx: HandlerContext): Promise<void> {
         this.hold(() => assert.ok(!this.running.has(cx.object), `two handlers of ${cx.object} run at once`));
         this.running.add(cx.object);
+        this.ended.set(cx.object, this.contexts.get(cx.object));
+        this.contexts.set(cx.object, cx);
         const line = `${type} ${cx.attempt}`;
         const calls = this.calls[cx.object] ?? [];
         this.calls[cx.object] = calls;
@@ -105,20 +110,16 @@ class Play {
             case "schedule":
             case "cancel":
             case "result":
+            case "progress":
+            case "log":
                 this.effect(cx, name, of);
                 break;
-            case "refused": {
-                const { error, ...rest } = of;
-                const [effect, members] = single(rest, "refused");
-                this.hold(() =>
-                    assert.throws(
-                        () => this.effect(cx, effect, members),
-                        (thrown: Json) => thrown.kind === error,
-                        `${effect} is refused with ${error}`,
-                    ),
-                );
+            case "refused":
+                this.refused(cx, of);
                 break;
-            }
+            case "late":
+                this.refused(this.ended.get(cx.object) as HandlerContext, of);
+                break;
             case "once": {
                 only(of, name, ["name"], ["value", "long", "returns"]);
                 const value = "long" in of ? event({ long: of.long }) : of.value;
@@ -168,6 +169,18 @@ class Play {
         }
     }
 
+    private refused(cx: HandlerContext, of: Json): void {
+        const { error, ...rest } = of;
+        const [effect, members] = single(rest, "refused");
+        this.hold(() =>
+            assert.throws(
+                () => this.effect(cx, effect, members),
+                (thrown: Json) => thrown.kind === error,
+                `${effect} is refused with ${error}`,
+            ),
+        );
+    }
+
     private effect(cx: HandlerContext, name: string, of: Json): void {
         switch (name) {
             case "emit":
@@ -184,6 +197,12 @@ class Play {
                 break;
             case "result":
                 cx.result(event(of));
+                break;
+            case "progress":
+                cx.progress(event(of));
+                break;
+            case "log":
+                cx.log(text(of));
                 break;
             default:
                 this.wrong.push(new Error(`this runner does not know the effect ${name}`));

@@ -34,6 +34,9 @@ class Scripts:
         self.wrong: list[str] = []
         self._runs: Counter[tuple[str, int]] = Counter()
         self._busy: set[str] = set()
+        #: The contexts of the handlers in hand and of those before them, by object.
+        self._contexts: dict[str, Any] = {}
+        self._ended: dict[str, Any] = {}
         self._lock = threading.Lock()
 
     def register(self, worker: Worker, *, is_async: bool) -> None:
@@ -88,6 +91,8 @@ class Scripts:
                 self.wrong.append(f"two handlers of {cx.object} run at the same time")
             self._busy.add(cx.object)
             self._runs[cx.object, cx.id] += 1
+            self._ended[cx.object] = self._contexts.get(cx.object)
+            self._contexts[cx.object] = cx
         self.calls[cx.object].append(f"{type_} {cx.attempt}")
         return scripts[min(cx.attempt, len(scripts)) - 1]
 
@@ -113,10 +118,12 @@ class Scripts:
             self.wrong.append(f"{cx!r}: the subtask {members['name']!r} returned {found!r}, not {wanted!r}")
 
     def _act(self, cx: Any, value: Any, name: str, members: Any) -> None:
-        if name in ("emit", "schedule", "cancel", "result"):
+        if name in ("emit", "schedule", "cancel", "result", "progress", "log"):
             self._effect(cx, name, members)
         elif name == "refused":
             self._refused(cx, dict(members))
+        elif name == "late":
+            self._refused(self._ended[cx.object], dict(members))
         elif name == "expect":
             self._expect(cx, value, members)
         elif name == "throw":
@@ -133,6 +140,10 @@ class Scripts:
             cx.cancel(text(members["object"]), text(members["key"]))
         elif name == "result":
             cx.result(event(members))
+        elif name == "progress":
+            cx.progress(event(members))
+        elif name == "log":
+            cx.log(text(members))
         else:
             args, more = schedule_args(members)
             cx.schedule(*args, **more)
