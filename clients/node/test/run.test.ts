@@ -1,10 +1,13 @@
 /** Tests of `run` and `serve` with the program `seriatim`, a real Redis, and real kills. */
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
+import { execFile, execFileSync } from "node:child_process";
 import { type TestContext, test } from "node:test";
+import { promisify } from "node:util";
 import type { Redis } from "ioredis";
 import { Emitter } from "seriatim";
 import { Process, pidOf, Server, script, seriatim, until } from "./support.js";
+
+const run = promisify(execFile);
 
 /** A program with a worker, whose handlers write lines to standard output. */
 function program(t: TestContext, server: Server, options: object, handlers: string): Process {
@@ -56,6 +59,30 @@ test("SIGTERM finishes the event in hand, and leaves no lease", async (t) => {
     assert.equal(await redis.exists("event.worker:w:lease"), 0);
     assert.equal(isAlive(pid), false);
     assert.deepEqual(await redis.lrange("b:events", "0", "-1"), ['{"type":"next"}']);
+});
+
+test("an operator sees the reports of a handler while it runs", async (t) => {
+    const { server, redis, em } = await setUp(t);
+    await em.emit("a", { type: "t" });
+    const handlers = `worker.on("t", async (event, cx) => {
+        cx.progress({ done: 1, of: 2 });
+        cx.log("half of it is done");
+        await new Promise((resolve) => process.stdin.once("data", resolve));
+        process.stdin.unref();
+    });`;
+    const options = { name: "w", eventLog: true, args: ["--log", "info"] };
+    const first = program(t, server, options, handlers);
+    const inspect = async () =>
+        (await run(seriatim(), ["inspect", "--redis", server.url, "a"], { encoding: "utf8" })).stdout;
+    await until(async () => (await inspect()).includes('{"done":1,"of":2}'), "the progress");
+    assert.ok((await inspect()).includes("half of it is done"));
+    await first.saw("half of it is done");
+    first.stdin.write("go\n");
+    await until(async () => (await redis.xlen("event.log")) === 1, "the event is over");
+    await until(async () => (await redis.exists("event.worker:w:reports")) === 0, "no report is left");
+    assert.ok(!(await inspect()).includes('"done"'));
+    first.child.kill("SIGTERM");
+    assert.deepEqual(await first.ended, { code: 0, signal: null });
 });
 
 test("a second Ctrl-C cancels the handlers at once, and their event comes again", async (t) => {

@@ -92,6 +92,24 @@ def test_a_signal_stops_gracefully(redis_server: Server, tmp_path: Path, number:
     assert redis_server.client.keys("event.worker:*:lease") == [], "the worker has detached"
 
 
+def test_an_operator_sees_reports_while_the_handler_runs(redis_server: Server, tmp_path: Path) -> None:
+    def inspect() -> str:
+        command = [program(), "inspect", "--redis", redis_server.program_url, "a"]
+        return subprocess.run(command, capture_output=True, check=True, timeout=30, text=True).stdout
+
+    emit(redis_server, "reports")
+    with running(tmp_path, redis_server) as found:
+        until(lambda: '{"done":1,"of":2}' in inspect(), "the progress is shown")
+        assert "half of it is done" in inspect()
+        assert "half of it is done" in (tmp_path / "log").read_text()
+        (tmp_path / "go").touch()
+        until(lambda: redis_server.client.xlen("event.log") == 1, "the event is delivered")
+        until(lambda: not redis_server.client.exists("event.worker:r:reports"), "the reports end with the event")
+        assert '"done"' not in inspect()
+        found.process.terminate()
+        assert found.ended() == 0
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_ctrl_c_on_the_terminal_stops_gracefully(redis_server: Server, tmp_path: Path, processes: int) -> None:
     emit(redis_server, "until")

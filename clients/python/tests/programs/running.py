@@ -35,6 +35,13 @@ def until(event: Any, cx: Context) -> None:
         forever.wait(0.005)
 
 
+@worker.on("reports")
+def reports(event: Any, cx: Context) -> None:
+    cx.progress({"done": 1, "of": 2})
+    cx.log("half of it is done")
+    until(event, cx)
+
+
 @worker.on("async wait")
 async def wait(event: Any, cx: AsyncContext) -> None:
     note("async wait", str(cx.id))
