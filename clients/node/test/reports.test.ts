@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { type HandlerContext, HandlerEnded, InvalidProgress, RawJson, Worker } from "seriatim";
 import { HandlerTest } from "seriatim/testing";
-import { Output } from "../dist/worker/output.js";
+import { type Answers, Output } from "../dist/worker/output.js";
 import { logText } from "../dist/worker/reports.js";
 import { batch, program } from "./serving.js";
 import { type Process, until } from "./support.js";
@@ -21,8 +21,8 @@ interface Line {
     readonly text?: string;
 }
 
-/** An output, what it has written, and the calls that say that this was read. */
-function written(): { output: Output; writes: unknown[][]; read: (() => void)[] } {
+/** The answers of two batches, what was written, and the calls that say that this was read. */
+function written(): { one: Answers; two: Answers; writes: unknown[][]; read: (() => void)[] } {
     const writes: unknown[][] = [];
     const read: (() => void)[] = [];
     const output = new Output((text, done) => {
@@ -36,21 +36,21 @@ function written(): { output: Output; writes: unknown[][]; read: (() => void)[] 
             read.push(done);
         }
     });
-    return { output, writes, read };
+    return { one: output.batch(1), two: output.batch(2), writes, read };
 }
 
 test("reports stand between the results of the events before and of their own event", async () => {
-    const { output, writes, read } = written();
-    output.ok(1, 10);
-    output.ok(1, 11);
-    output.progress(1, 12, "1");
-    output.log(1, 12, "a");
-    output.progress(1, 12, "2");
-    output.ok(1, 12);
-    output.ok(1, 13);
-    output.log(2, 20, "b");
-    output.line(2, '{"type":"rejected","batch":2,"id":20}');
-    output.log(1, 14, "c");
+    const { one, two, writes, read } = written();
+    one.ok(10);
+    one.ok(11);
+    one.progress(12, "1");
+    one.log(12, "a");
+    one.progress(12, "2");
+    one.ok(12);
+    one.ok(13);
+    two.log(20, "b");
+    two.line('{"type":"rejected","batch":2,"id":20}');
+    one.log(14, "c");
     await turn();
     assert.deepEqual(writes, [
         [
@@ -67,17 +67,17 @@ test("reports stand between the results of the events before and of their own ev
 });
 
 test("reports wait until those before them are read, or until the result of their event", async () => {
-    const { output, writes, read } = written();
-    output.progress(1, 10, "0");
+    const { one, two, writes, read } = written();
+    one.progress(10, "0");
     await turn();
     for (let n = 1; n <= 150; n += 1) {
-        output.progress(1, 10, String(n));
-        output.log(1, 10, `line ${n}`);
-        output.progress(2, 20, `[${n}]`);
+        one.progress(10, String(n));
+        one.log(10, `line ${n}`);
+        two.progress(20, `[${n}]`);
         await turn();
     }
     assert.deepEqual(writes, [[["progress", 1, 10, 0]]]);
-    output.ok(2, 20);
+    two.ok(20);
     await turn();
     assert.deepEqual(writes.splice(0), [
         [["progress", 1, 10, 0]],
@@ -95,20 +95,20 @@ test("reports wait until those before them are read, or until the result of thei
     read.shift()?.();
     await turn();
     assert.deepEqual(writes, [], "nothing is written twice");
-    output.log(1, 10, "last");
+    one.log(10, "last");
     await turn();
     assert.deepEqual(writes, [[["log", 1, 10, "last"]]]);
 });
 
 /** Runs one handler. */
-async function one(handler: (cx: HandlerContext) => unknown) {
+async function runOf(handler: (cx: HandlerContext) => unknown) {
     const worker = new Worker();
     worker.onOther<unknown>((_, cx) => handler(cx));
     return await new HandlerTest(worker).run({ event: 1 });
 }
 
 test("a progress is at most 1 KiB of JSON, and a line of the log a text", async () => {
-    const ran = await one((cx) => {
+    const ran = await runOf((cx) => {
         cx.progress("é".repeat(511));
         for (const [wrong, why] of [
             [
@@ -149,7 +149,7 @@ test("a line of the log is cut between characters, and has less than 4 KiB", () 
 });
 
 test("a run has its reports, whatever its outcome", async () => {
-    const ran = await one((cx) => {
+    const ran = await runOf((cx) => {
         cx.progress(1);
         cx.log("begins");
         cx.progress({ done: 2 });
@@ -162,13 +162,13 @@ test("a run has its reports, whatever its outcome", async () => {
         () => ran.assertDelivered(),
         /\n {2}log {8}begins\n {2}log {8}x+\n {2}progress {3}\{"done":2\}$/,
     );
-    const silent = await one(() => undefined);
+    const silent = await runOf(() => undefined);
     assert.deepEqual([silent.progress, silent.log], [undefined, []]);
 });
 
 test("a handler that has ended reports nothing", async () => {
     let late: HandlerContext | undefined;
-    const ran = await one((cx) => {
+    const ran = await runOf((cx) => {
         late = cx;
     });
     const ended = (error: unknown) =>

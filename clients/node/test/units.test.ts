@@ -31,16 +31,17 @@ test("a line above the limit, and one that is no UTF-8, are refused", () => {
 test("answers are written together, and a later ok of a batch replaces an earlier one", async () => {
     const written: string[] = [];
     const output = new Output((text) => written.push(text));
-    output.ok(1, 10);
-    output.ok(2, 20);
-    output.ok(1, 11);
-    output.line(1, '{"other":1}');
-    output.ok(1, 12);
+    const [one, two] = [output.batch(1), output.batch(2)];
+    one.ok(10);
+    two.ok(20);
+    one.ok(11);
+    one.line('{"other":1}');
+    one.ok(12);
     await new Promise((resolve) => setImmediate(resolve));
     assert.deepEqual(written, [
         '{"type":"ok","batch":1,"id":11}\n{"type":"ok","batch":2,"id":20}\n{"other":1}\n{"type":"ok","batch":1,"id":12}\n',
     ]);
-    output.ok(1, 13);
+    one.ok(13);
     output.flush();
     output.flush();
     assert.equal(written.length, 2);

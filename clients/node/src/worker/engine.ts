@@ -7,76 +7,90 @@ import { type EventInHand, Run } from "./context.js";
 import type { Handlers } from "./handlers.js";
 import type { Log } from "./log.js";
 import { Cancelled, errorText, type Outcome, Transient } from "./outcomes.js";
-import type { Output } from "./output.js";
+import type { Answers, Output } from "./output.js";
 import { type Batch, type Envelope, type Hello, type Line, ProtocolError } from "./protocol.js";
-import { rawEvents } from "./raw.js";
 import { begin, type Ended, failed, succeeded } from "./run.js";
 
 /** The longest time in ms for which handlers run without a look at the worker's lines. */
 const TURN_MS = 20;
 
 /** A batch in hand. */
-interface InHand {
-    readonly batch: Batch;
+class InHand {
+    /** The batch; none when it is over. The map of the batches may keep this object for some time. */
+    batch: Batch | undefined;
     /** The run of the event in hand, if one runs. */
-    run: Run | undefined;
+    run: Run | undefined = undefined;
     /** The id of an event that is to be given up before it runs. */
-    cancelled: number | undefined;
+    cancelled: number | undefined = undefined;
     /** The place of the event in hand. */
-    at: number;
+    at = 0;
     /** The subtask that waits for the worker's reply. */
-    stored: { readonly id: number; readonly reply: (error: string | undefined) => void } | undefined;
-    /** The texts of the events, when a handler has asked for one. */
-    raw: string[] | undefined;
+    stored: { readonly id: number; readonly reply: (error: string | undefined) => void } | undefined =
+        undefined;
     /** The end of the last subtask's turn: a batch has one of them at a time. */
-    turn: Promise<void> | undefined;
+    turn: Promise<void> | undefined = undefined;
+
+    constructor(
+        batch: Batch,
+        readonly answers: Answers,
+    ) {
+        this.batch = batch;
+    }
 }
 
 /** What the events use of their engine. */
 interface Link {
     readonly keys: Keys;
     readonly timeoutMs: number;
-    store(inHand: InHand, id: number, name: string, value: string): Promise<void>;
-    progress(batch: number, id: number, json: string): void;
-    log(batch: number, id: number, text: string): void;
+    readonly lineBytesMax: number;
+    store(inHand: InHand, batch: number, id: number, name: string, value: string): Promise<void>;
+    /** Whether reports still have a reader. */
+    isOpen(): boolean;
 }
 
 const NOTHING_DONE: ReadonlyMap<string, string> = new Map();
 
 /** An event of a batch, and the link to its engine. */
 class Hand implements EventInHand {
-    readonly id: number;
-    readonly prev: number;
-    readonly object: string;
     readonly event: unknown;
     private readonly at: number;
     private stored: ReadonlyMap<string, string> | undefined = undefined;
 
     constructor(
         private readonly inHand: InHand,
-        envelope: Envelope,
+        private readonly batch: Batch,
+        private readonly envelope: Envelope,
         /** The time at which the event began, in ms since 1970. */
         private readonly began: number,
         private readonly link: Link,
     ) {
         this.at = inHand.at;
-        this.id = envelope.id;
-        this.prev = envelope.prev;
-        this.object = inHand.batch.object;
         this.event = envelope.event;
+    }
+
+    get id(): number {
+        return this.envelope.id;
+    }
+
+    get prev(): number {
+        return this.envelope.prev;
+    }
+
+    get object(): string {
+        return this.batch.object;
     }
 
     // The members of the batch are about its first event.
     get attempt(): number {
-        return this.at === 0 ? this.inHand.batch.attempts + 1 : 1;
+        return this.at === 0 ? this.batch.attempts + 1 : 1;
     }
 
     get crashes(): number {
-        return this.at === 0 ? this.inHand.batch.crashes : 0;
+        return this.at === 0 ? this.batch.crashes : 0;
     }
 
     get token(): string | undefined {
-        return this.inHand.batch.token;
+        return this.batch.token;
     }
 
     get deadline(): Date {
@@ -91,26 +105,29 @@ class Hand implements EventInHand {
         if (this.at > 0) {
             return NOTHING_DONE;
         }
-        const { once } = this.inHand.batch;
+        const { once } = this.batch;
         this.stored ??= new Map(Object.entries(once).map(([name, value]) => [name, JSON.stringify(value)]));
         return this.stored;
     }
 
     raw(): string {
-        this.inHand.raw ??= rawEvents(this.inHand.batch.line);
-        return this.inHand.raw[this.at] ?? "null";
+        return this.batch.raw(this.at);
     }
 
     store(name: string, value: string): Promise<void> {
-        return this.link.store(this.inHand, this.id, name, value);
+        return this.link.store(this.inHand, this.batch.number, this.id, name, value);
     }
 
     progress(json: string): void {
-        this.link.progress(this.inHand.batch.number, this.id, json);
+        if (this.link.isOpen()) {
+            this.inHand.answers.progress(this.id, json);
+        }
     }
 
     log(text: string): void {
-        this.link.log(this.inHand.batch.number, this.id, text);
+        if (this.link.isOpen()) {
+            this.inHand.answers.log(this.id, text);
+        }
     }
 }
 
@@ -142,7 +159,7 @@ export class Engine {
     /** The batches in hand, as text. */
     describe(): string {
         return [...this.batches.values()]
-            .map(({ batch, at }) => `event ${batch.events[at]?.id} of ${JSON.stringify(batch.object)}`)
+            .map(({ batch, at }) => `event ${batch?.events[at]?.id} of ${JSON.stringify(batch?.object)}`)
             .join(", ");
     }
 
@@ -206,117 +223,126 @@ export class Engine {
                 `the worker sent batch ${batch.number} beside another batch of its object or number`,
             );
         }
-        const inHand: InHand = {
-            batch,
-            run: undefined,
-            cancelled: undefined,
-            at: 0,
-            stored: undefined,
-            raw: undefined,
-            turn: undefined,
-        };
+        const inHand = new InHand(batch, this.output.batch(batch.number));
         this.batches.set(batch.number, inHand);
         this.objects.add(batch.object);
         this.changed(this.batches.size);
         if (this.taken.push(inHand) === 1) {
+            const { keys, store } = this;
+            const { timeoutMs, lineBytesMax } = hello;
+            const link = { keys, timeoutMs, lineBytesMax, store, isOpen: () => !this.isDead };
             // The other lines that were read together with this one come first: one may be a cancel.
             queueMicrotask(() => {
-                const { keys, store, reportProgress: progress, reportLine: log } = this;
-                const link = { keys, timeoutMs: hello.timeoutMs, store, progress, log };
                 for (const one of this.taken.splice(0)) {
-                    void this.handle(one, link, hello);
+                    this.begin(one, link);
                 }
             });
         }
     }
 
     /**
-     * Runs the events of a batch one after another, and answers. Waits for nothing but the handlers, because a wait
-     * costs as much as a small handler.
+     * Begins the event in hand of a batch. Waits for nothing but the handler, because a wait costs as much as a
+     * small handler.
      */
-    private async handle(inHand: InHand, link: Link, hello: Hello): Promise<void> {
-        const { number, object, events } = inHand.batch;
+    private begin(inHand: InHand, link: Link): void {
+        const { batch } = inHand;
+        const envelope = batch?.events[inHand.at];
+        if (batch === undefined || envelope === undefined || this.isDead) {
+            this.over(inHand);
+            return;
+        }
+        const now = Date.now();
+        // The clock may be set back.
+        if (now - this.turnBegan > TURN_MS || now < this.turnBegan) {
+            this.breathe(() => this.begin(inHand, link));
+            return;
+        }
+        if (inHand.cancelled === envelope.id) {
+            this.answer(inHand, envelope.id, "cancelled");
+            this.over(inHand);
+            return;
+        }
+        const run = new Run(new Hand(inHand, batch, envelope, now, link));
+        inHand.run = run;
         try {
-            for (const envelope of events) {
-                let now = Date.now();
-                // The clock may be set back.
-                if (now - this.turnBegan > TURN_MS || now < this.turnBegan) {
-                    await this.breathe();
-                    now = Date.now();
-                }
-                if (this.isDead) {
-                    return;
-                }
-                if (inHand.cancelled === envelope.id) {
-                    this.answer(number, envelope.id, "cancelled");
-                    return;
-                }
-                const run = new Run(new Hand(inHand, envelope, now, link));
-                inHand.run = run;
-                let end: Ended;
-                try {
-                    await begin(this.handlers, run);
-                    end = succeeded(run);
-                } catch (thrown) {
-                    end = failed(run, thrown);
-                }
-                inHand.run = undefined;
-                if (this.isDead) {
-                    return;
-                }
-                if (end.type !== "ok" || run.hasEffects) {
-                    this.answerEnd(inHand, envelope.id, end, run, hello);
-                    return;
-                }
-                this.output.ok(number, envelope.id);
+            Promise.resolve(begin(this.handlers, run)).then(
+                () => this.end(inHand, link, run, true),
+                (thrown: unknown) => this.end(inHand, link, run, false, thrown),
+            );
+        } catch (thrown) {
+            this.end(inHand, link, run, false, thrown);
+        }
+    }
+
+    /** Ends the event in hand, and goes on with the batch. */
+    private end(inHand: InHand, link: Link, run: Run, hasReturned: boolean, thrown?: unknown): void {
+        try {
+            // The text of a thrown value may be made by code of the program.
+            const end = hasReturned ? succeeded(run) : failed(run, thrown);
+            inHand.run = undefined;
+            if (!this.isDead && this.answerEnd(inHand, run, end, link)) {
                 inHand.at += 1;
+                this.begin(inHand, link);
+                return;
             }
         } catch (error) {
             this.log("error", "the package has failed", error);
-        } finally {
-            this.batches.delete(number);
-            this.objects.delete(object);
-            this.changed(this.batches.size);
-            if (this.batches.size === 0) {
-                for (const resolve of this.whenIdle.splice(0)) {
-                    resolve();
-                }
+        }
+        this.over(inHand);
+    }
+
+    private over(inHand: InHand): void {
+        const { batch } = inHand;
+        if (batch === undefined) {
+            return;
+        }
+        this.batches.delete(batch.number);
+        this.objects.delete(batch.object);
+        inHand.batch = undefined;
+        inHand.run = undefined;
+        this.changed(this.batches.size);
+        if (this.batches.size === 0) {
+            for (const resolve of this.whenIdle.splice(0)) {
+                resolve();
             }
         }
     }
 
-    /** Answers an event that is the last one of its batch. */
-    private answerEnd(inHand: InHand, id: number, end: Ended, run: Run, hello: Hello): void {
-        const { number: batch, object } = inHand.batch;
-        if (end.type === "cancelled") {
-            this.answer(batch, id, "cancelled");
-            return;
+    /** Answers an event. Returns whether the batch goes on. */
+    private answerEnd(inHand: InHand, run: Run, end: Ended, link: Link): boolean {
+        const { id, object } = run.hand;
+        if (end.type === "ok" && !run.hasEffects) {
+            inHand.answers.ok(id);
+            return true;
         }
-        if (end.type === "failed") {
+        if (end.type === "cancelled") {
+            this.answer(inHand, id, "cancelled");
+        } else if (end.type === "failed") {
             const { outcome } = end;
-            this.fail(batch, id, outcome);
+            this.fail(inHand, id, outcome);
             if (outcome instanceof Transient && outcome.cause instanceof Error) {
                 const what = `the handler of event ${id} of ${JSON.stringify(object)} has failed`;
                 this.log("warn", what, outcome.cause);
             }
-            return;
+        } else {
+            const line = `{"type":"ok","batch":${inHand.batch?.number},"id":${id}${run.effects.members()}}`;
+            const bytes = Buffer.byteLength(line);
+            if (bytes > link.lineBytesMax) {
+                const why = `the emits and the result need a line of ${bytes} bytes, the limit is ${link.lineBytesMax}: emit fewer`;
+                this.fail(inHand, id, new Transient(why));
+            } else {
+                inHand.answers.line(line);
+            }
         }
-        const line = `{"type":"ok","batch":${batch},"id":${id}${run.effects.members()}}`;
-        const bytes = Buffer.byteLength(line);
-        if (bytes > hello.lineBytesMax) {
-            const why = `the emits and the result need a line of ${bytes} bytes, the limit is ${hello.lineBytesMax}: emit fewer`;
-            this.fail(batch, id, new Transient(why));
-            return;
-        }
-        this.output.line(batch, line);
+        return false;
     }
 
-    private fail(batch: number, id: number, outcome: Outcome): void {
-        this.answer(batch, id, outcome.type, { error: errorText(outcome), ...outcome.members() });
+    private fail(inHand: InHand, id: number, outcome: Outcome): void {
+        this.answer(inHand, id, outcome.type, { error: errorText(outcome), ...outcome.members() });
     }
 
-    private answer(batch: number, id: number, type: string, members: object = {}): void {
-        this.output.line(batch, JSON.stringify({ type, batch, id, ...members }));
+    private answer(inHand: InHand, id: number, type: string, members: object = {}): void {
+        inHand.answers.line(JSON.stringify({ type, batch: inHand.batch?.number, id, ...members }));
     }
 
     private cancel(number: number, id: number): void {
@@ -324,7 +350,7 @@ export class Engine {
         if (inHand === undefined) {
             return;
         }
-        const current = inHand.batch.events[inHand.at]?.id;
+        const current = inHand.batch?.events[inHand.at]?.id;
         if (inHand.run !== undefined && current === id) {
             inHand.run.cancel(new Cancelled("the worker has asked to give up the event"));
         } else {
@@ -336,6 +362,7 @@ export class Engine {
     /** Stores a subtask. A batch has one subtask without a reply at a time. */
     private readonly store = async (
         inHand: InHand,
+        batch: number,
         id: number,
         name: string,
         value: string,
@@ -347,7 +374,6 @@ export class Engine {
         });
         try {
             await before;
-            const { number } = inHand.batch;
             const isOpen = !this.isDead && inHand.run?.hand.id === id && !inHand.run.isCancelled;
             if (!isOpen) {
                 // The handler has ended without this subtask, or was cancelled. Nobody waits for it any more.
@@ -355,8 +381,8 @@ export class Engine {
             }
             const error = await new Promise<string | undefined>((resolve) => {
                 inHand.stored = { id, reply: resolve };
-                const begin = JSON.stringify({ type: "once", batch: number, id, name });
-                this.output.line(number, `${begin.slice(0, -1)},"value":${value.replace(/[\r\n]/g, " ")}}`);
+                const begin = JSON.stringify({ type: "once", batch, id, name });
+                inHand.answers.line(`${begin.slice(0, -1)},"value":${value.replace(/[\r\n]/g, " ")}}`);
             });
             if (error !== undefined) {
                 throw new Transient(error);
@@ -366,22 +392,12 @@ export class Engine {
         }
     };
 
-    private readonly reportProgress = (batch: number, id: number, json: string): void => {
-        if (!this.isDead) {
-            this.output.progress(batch, id, json);
-        }
-    };
-
-    private readonly reportLine = (batch: number, id: number, text: string): void => {
-        if (!this.isDead) {
-            this.output.log(batch, id, text);
-        }
-    };
-
     /** Lets the program read the worker's lines, because handlers have run for some time without a pause. */
-    private async breathe(): Promise<void> {
+    private breathe(then: () => void): void {
         this.output.flush();
-        await new Promise((resolve) => setImmediate(resolve));
-        this.turnBegan = Date.now();
+        setImmediate(() => {
+            this.turnBegan = Date.now();
+            then();
+        });
     }
 }

@@ -1,5 +1,6 @@
 /** The lines of the handler protocol, version 1. */
 import { quoted } from "../escape.js";
+import { rawEvents } from "./raw.js";
 
 /** The version of the protocol. */
 export const PROTOCOL = 1;
@@ -29,20 +30,29 @@ export interface Envelope {
 }
 
 /** A batch: events of one object. */
-export interface Batch {
-    readonly type: "batch";
-    readonly number: number;
-    readonly object: string;
-    /** Failed attempts and crashes of the first event. */
-    readonly attempts: number;
-    readonly crashes: number;
-    /** The token of the worker process. A worker without it knows no emits of handlers. */
-    readonly token: string | undefined;
-    /** The subtasks of the first event that are done, with their values. */
-    readonly once: Readonly<Record<string, unknown>>;
-    readonly events: readonly Envelope[];
-    /** The line, from which the texts of the events are taken. */
-    readonly line: string;
+export class Batch {
+    readonly type = "batch";
+    private texts: string[] | undefined = undefined;
+
+    constructor(
+        readonly number: number,
+        readonly object: string,
+        /** Failed attempts and crashes of the first event. */
+        readonly attempts: number,
+        readonly crashes: number,
+        /** The token of the worker process. A worker without it knows no emits of handlers. */
+        readonly token: string | undefined,
+        /** The subtasks of the first event that are done, with their values. */
+        readonly once: Readonly<Record<string, unknown>>,
+        readonly events: readonly Envelope[],
+        private readonly line: string,
+    ) {}
+
+    /** Returns the text of an event, by its place. Few handlers ask for it, so it is found only then. */
+    raw(at: number): string {
+        this.texts ??= rawEvents(this.line);
+        return this.texts[at] ?? "null";
+    }
 }
 
 /** A line of a worker. */
@@ -153,17 +163,16 @@ function batch(read: Reader): Batch {
     if (typeof once !== "object" || once === null || Array.isArray(once)) {
         throw wrong(read.line, "its member once is no object");
     }
-    return {
-        type: "batch",
-        number: read.number("batch"),
-        object: read.text("object"),
-        attempts: read.number("attempts", 0),
-        crashes: read.number("crashes", 0),
-        token: read.maybeText("token"),
-        once: once as Readonly<Record<string, unknown>>,
-        events: envelopes(events, read.line),
-        line: read.line,
-    };
+    return new Batch(
+        read.number("batch"),
+        read.text("object"),
+        read.number("attempts", 0),
+        read.number("crashes", 0),
+        read.maybeText("token"),
+        once as Readonly<Record<string, unknown>>,
+        envelopes(events, read.line),
+        read.line,
+    );
 }
 
 /** Checks the envelopes of a batch. They are used as `JSON.parse` has made them. */
@@ -194,32 +203,44 @@ export class LineReader {
      *
      * @throws {ProtocolError}
      */
-    *lines(chunk: Uint8Array): Generator<string> {
-        let start = 0;
-        for (let end = chunk.indexOf(10); end >= 0; end = chunk.indexOf(10, start)) {
-            this.keep(chunk.subarray(start, end));
-            start = end + 1;
-            const whole = this.parts.length === 1 ? this.parts[0] : Buffer.concat(this.parts);
+    lines(chunk: Uint8Array): string[] {
+        const end = chunk.lastIndexOf(10);
+        if (end < 0) {
+            this.keep(chunk);
+            return [];
+        }
+        let whole = chunk.subarray(0, end);
+        if (this.parts.length > 0) {
+            this.count(chunk.indexOf(10));
+            whole = Buffer.concat([...this.parts, whole]);
             this.parts.length = 0;
             this.bytes = 0;
-            let text: string;
-            try {
-                text = this.utf8.decode(whole);
-            } catch {
-                throw new ProtocolError("a line of the worker is not UTF-8");
-            }
-            yield text.endsWith("\r") ? text.slice(0, -1) : text;
         }
-        if (start < chunk.length) {
-            this.keep(chunk.subarray(start));
+        if (end + 1 < chunk.length) {
+            this.keep(chunk.subarray(end + 1));
+        }
+        const text = this.decoded(whole);
+        const lines = text.split("\n");
+        return text.includes("\r") ? lines.map((line) => line.replace(/\r$/, "")) : lines;
+    }
+
+    private decoded(lines: Uint8Array): string {
+        try {
+            return this.utf8.decode(lines);
+        } catch {
+            throw new ProtocolError("a line of the worker is not UTF-8");
         }
     }
 
     private keep(part: Uint8Array): void {
-        this.bytes += part.length;
+        this.count(part.length);
+        this.parts.push(part);
+    }
+
+    private count(bytes: number): void {
+        this.bytes += bytes;
         if (this.bytes > this.bytesMax) {
             throw new ProtocolError(`a line of the worker is longer than ${this.bytesMax} bytes`);
         }
-        this.parts.push(part);
     }
 }
