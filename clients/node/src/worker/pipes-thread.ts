@@ -47,7 +47,7 @@ function over(): void {
 }
 
 interface Pipe {
-    write(text: string, done?: () => void): void;
+    write(text: string | Uint8Array, done?: () => void): void;
     /** Stops the worker at once, if this process has started it. */
     stop(): void;
     /** Ends the input of the worker, behind everything that was written. */

@@ -1,5 +1,9 @@
-/** The pipes to a worker, which a thread of their own has. */
+/**
+ * The pipes to a worker, which a thread of their own has. If a worker has started this process, the main thread
+ * writes as much as the pipe takes, and the other thread writes the rest.
+ */
 import { once } from "node:events";
+import { closeSync, writeSync } from "node:fs";
 import { Worker as Thread } from "node:worker_threads";
 
 /** What the thread is to do: start a worker, or use the pipes of the worker that has started this process. */
@@ -10,7 +14,13 @@ export type PipesStart =
           readonly args: readonly string[];
           readonly env: NodeJS.ProcessEnv;
       }
-    | { readonly type: "parent"; readonly input: number; readonly output: number };
+    | {
+          readonly type: "parent";
+          readonly input: number;
+          readonly output: number;
+          /** The same pipe as `output`, for this thread. */
+          readonly direct: number;
+      };
 
 /** @internal */
 export interface PipesData {
@@ -29,7 +39,7 @@ export type FromThread =
 
 /** @internal */
 export type ToThread =
-    | { readonly type: "write"; readonly text: string; readonly tells: boolean }
+    | { readonly type: "write"; readonly text: string | Uint8Array; readonly tells: boolean }
     | { readonly type: "end" }
     | { readonly type: "stop" }
     | { readonly type: "noted" };
@@ -54,10 +64,13 @@ export class Pipes {
     private readonly inHand: Int32Array;
     /** Resolves when the worker that was started has ended. */
     readonly exit: Promise<Exit>;
-    /** Called when the text of one write is written. */
-    private written: (() => void) | undefined;
+    /** The output, if this thread may write to it. It saves the way by the other thread. */
+    private direct: number | undefined;
+    /** The calls for the texts that the thread is writing, in their order. */
+    private readonly writing: ((() => void) | undefined)[] = [];
 
     constructor(start: PipesStart, reader: PipesReader) {
+        this.direct = start.type === "parent" ? start.direct : undefined;
         const shared = new SharedArrayBuffer(4);
         this.inHand = new Int32Array(shared);
         const data: PipesData = { start, shared };
@@ -80,7 +93,7 @@ export class Pipes {
                         }
                         break;
                     case "written":
-                        this.written?.();
+                        this.writing.shift()?.();
                         break;
                     case "failed":
                         failed = message.error;
@@ -98,10 +111,20 @@ export class Pipes {
         });
     }
 
-    /** Writes a text, and then calls `written`. Only one write at a time has such a call. */
+    /** Writes a text, and then calls `written`. */
     write(text: string, written?: () => void): void {
-        this.written = written ?? this.written;
-        this.send({ type: "write", text, tells: written !== undefined });
+        const rest =
+            this.direct === undefined || this.writing.length > 0 ? text : writeNow(this.direct, text);
+        if (rest.length === 0) {
+            written?.();
+            return;
+        }
+        // This thread may write again when the other one has written all that came before.
+        const tells = written !== undefined || this.direct !== undefined;
+        if (tells) {
+            this.writing.push(written);
+        }
+        this.send({ type: "write", text: rest, tells });
     }
 
     /** Stops the worker at once, if this process has started it. */
@@ -111,6 +134,10 @@ export class Pipes {
 
     /** Ends the input of the worker, and waits until everything is written, or the worker reads no more. */
     async finish(withinMs: number): Promise<void> {
+        if (this.direct !== undefined) {
+            closeSync(this.direct);
+            this.direct = undefined;
+        }
         this.send({ type: "end" });
         const ended = (async () => {
             for (;;) {
@@ -140,4 +167,17 @@ export class Pipes {
     private send(message: ToThread): void {
         this.thread.postMessage(message);
     }
+}
+
+/** Writes as much of a text as the pipe takes now. Returns the rest. */
+function writeNow(pipe: number, text: string): Uint8Array {
+    const bytes = Buffer.from(text);
+    let written = bytes.length;
+    try {
+        written = writeSync(pipe, bytes);
+    } catch (error) {
+        // If nobody reads, the worker is dead, and the input has ended, too.
+        written = (error as NodeJS.ErrnoException).code === "EAGAIN" ? 0 : written;
+    }
+    return new Uint8Array(bytes.subarray(written));
 }

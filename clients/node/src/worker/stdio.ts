@@ -4,12 +4,12 @@ import { closeSync, constants, fstatSync, openSync } from "node:fs";
 const { O_APPEND, O_NONBLOCK, O_RDONLY, O_WRONLY } = constants;
 
 /**
- * Opens the pipes of standard input and output anew, and puts other files in their places: a `console.log`, and a
- * program that a handler starts, write to the log of the worker instead.
+ * Opens the pipes of standard input and output anew, the output for two threads, and puts other files in their places:
+ * a `console.log`, and a program that a handler starts, write to the log of the worker instead.
  *
  * @throws {TypeError} if standard input and output are no pipes.
  */
-export function takeStdio(): { input: number; output: number } {
+export function takeStdio(): { input: number; output: number; direct: number } {
     if (![0, 1].every((fd) => fstatSync(fd).isFIFO())) {
         throw new TypeError(
             "serve() is for a program that a worker starts: seriatim worker --sink 'exec:node …'; to start a worker, use run()",
@@ -17,6 +17,7 @@ export function takeStdio(): { input: number; output: number } {
     }
     const input = openSync("/dev/fd/0", O_RDONLY | O_NONBLOCK);
     const output = openSync("/dev/fd/1", O_WRONLY | O_NONBLOCK);
+    const direct = openSync("/dev/fd/1", O_WRONLY | O_NONBLOCK);
     replace(0, () => openSync("/dev/null", O_RDONLY));
     replace(1, () => {
         try {
@@ -26,7 +27,7 @@ export function takeStdio(): { input: number; output: number } {
             return openSync("/dev/null", O_WRONLY);
         }
     });
-    return { input, output };
+    return { input, output, direct };
 }
 
 /** Puts a file in the place of another one. The system gives the lowest free number to the next file. */

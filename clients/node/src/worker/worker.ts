@@ -140,10 +140,10 @@ export class Worker {
      */
     async serve(): Promise<never> {
         this.use();
-        const { input, output } = takeStdio();
+        const pipes = takeStdio();
         // The worker asks for the end in another way.
         process.on("SIGTERM", () => undefined);
-        const session = new Session({ type: "parent", input, output }, this.settings());
+        const session = new Session({ type: "parent", ...pipes }, this.settings());
         const { error, inHand } = await session.ends(false);
         if (error !== undefined) {
             this.log("error", "the worker cannot be served", error);
