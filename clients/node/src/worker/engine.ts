@@ -5,45 +5,22 @@
 import type { Keys } from "../names.js";
 import { type EventInHand, Run } from "./context.js";
 import type { Handlers } from "./handlers.js";
+import { AllInHand, InHand } from "./in-hand.js";
 import type { Log } from "./log.js";
 import { Cancelled, errorText, type Outcome, Transient } from "./outcomes.js";
-import type { Answers, Output } from "./output.js";
+import type { Output } from "./output.js";
 import { type Batch, type Envelope, type Hello, type Line, ProtocolError } from "./protocol.js";
 import { begin, type Ended, failed, succeeded } from "./run.js";
 
 /** The longest time in ms for which handlers run without a look at the worker's lines. */
 const TURN_MS = 20;
 
-/** A batch in hand. */
-class InHand {
-    /** The batch; none when it is over. The map of the batches may keep this object for some time. */
-    batch: Batch | undefined;
-    /** The run of the event in hand, if one runs. */
-    run: Run | undefined = undefined;
-    /** The id of an event that is to be given up before it runs. */
-    cancelled: number | undefined = undefined;
-    /** The place of the event in hand. */
-    at = 0;
-    /** The subtask that waits for the worker's reply. */
-    stored: { readonly id: number; readonly reply: (error: string | undefined) => void } | undefined =
-        undefined;
-    /** The end of the last subtask's turn: a batch has one of them at a time. */
-    turn: Promise<void> | undefined = undefined;
-
-    constructor(
-        batch: Batch,
-        readonly answers: Answers,
-    ) {
-        this.batch = batch;
-    }
-}
-
 /** What the events use of their engine. */
 interface Link {
     readonly keys: Keys;
     readonly timeoutMs: number;
     readonly lineBytesMax: number;
-    store(inHand: InHand, batch: number, id: number, name: string, value: string): Promise<void>;
+    store(inHand: InHand, id: number, name: string, value: string): Promise<void>;
     /** Whether reports still have a reader. */
     isOpen(): boolean;
 }
@@ -58,7 +35,6 @@ class Hand implements EventInHand {
 
     constructor(
         private readonly inHand: InHand,
-        private readonly batch: Batch,
         private readonly envelope: Envelope,
         /** The time at which the event began, in ms since 1970. */
         private readonly began: number,
@@ -77,20 +53,20 @@ class Hand implements EventInHand {
     }
 
     get object(): string {
-        return this.batch.object;
+        return this.inHand.batch.object;
     }
 
     // The members of the batch are about its first event.
     get attempt(): number {
-        return this.at === 0 ? this.batch.attempts + 1 : 1;
+        return this.at === 0 ? this.inHand.batch.attempts + 1 : 1;
     }
 
     get crashes(): number {
-        return this.at === 0 ? this.batch.crashes : 0;
+        return this.at === 0 ? this.inHand.batch.crashes : 0;
     }
 
     get token(): string | undefined {
-        return this.batch.token;
+        return this.inHand.batch.token;
     }
 
     get deadline(): Date {
@@ -105,17 +81,17 @@ class Hand implements EventInHand {
         if (this.at > 0) {
             return NOTHING_DONE;
         }
-        const { once } = this.batch;
+        const { once } = this.inHand.batch;
         this.stored ??= new Map(Object.entries(once).map(([name, value]) => [name, JSON.stringify(value)]));
         return this.stored;
     }
 
     raw(): string {
-        return this.batch.raw(this.at);
+        return this.inHand.batch.raw(this.at);
     }
 
     store(name: string, value: string): Promise<void> {
-        return this.link.store(this.inHand, this.batch.number, this.id, name, value);
+        return this.link.store(this.inHand, this.id, name, value);
     }
 
     progress(json: string): void {
@@ -133,9 +109,7 @@ class Hand implements EventInHand {
 
 export class Engine {
     private hello: Hello | undefined;
-    private readonly batches = new Map<number, InHand>();
-    /** The objects of these batches. */
-    private readonly objects = new Set<string>();
+    private readonly batches = new AllInHand();
     /** The batches that have not begun. */
     private readonly taken: InHand[] = [];
     private isDead = false;
@@ -159,7 +133,7 @@ export class Engine {
     /** The batches in hand, as text. */
     describe(): string {
         return [...this.batches.values()]
-            .map(({ batch, at }) => `event ${batch?.events[at]?.id} of ${JSON.stringify(batch?.object)}`)
+            .map(({ batch, at }) => `event ${batch.events[at]?.id} of ${JSON.stringify(batch.object)}`)
             .join(", ");
     }
 
@@ -218,14 +192,13 @@ export class Engine {
     }
 
     private take(batch: Batch, hello: Hello): void {
-        if (this.batches.has(batch.number) || this.objects.has(batch.object)) {
+        if (this.batches.has(batch)) {
             throw new ProtocolError(
                 `the worker sent batch ${batch.number} beside another batch of its object or number`,
             );
         }
         const inHand = new InHand(batch, this.output.batch(batch.number));
-        this.batches.set(batch.number, inHand);
-        this.objects.add(batch.object);
+        this.batches.add(inHand);
         this.changed(this.batches.size);
         if (this.taken.push(inHand) === 1) {
             const { keys, store } = this;
@@ -246,8 +219,8 @@ export class Engine {
      */
     private begin(inHand: InHand, link: Link): void {
         const { batch } = inHand;
-        const envelope = batch?.events[inHand.at];
-        if (batch === undefined || envelope === undefined || this.isDead) {
+        const envelope = batch.events[inHand.at];
+        if (envelope === undefined || this.isDead) {
             this.over(inHand);
             return;
         }
@@ -262,7 +235,7 @@ export class Engine {
             this.over(inHand);
             return;
         }
-        const run = new Run(new Hand(inHand, batch, envelope, now, link));
+        const run = new Run(new Hand(inHand, envelope, now, link));
         inHand.run = run;
         try {
             Promise.resolve(begin(this.handlers, run)).then(
@@ -292,14 +265,7 @@ export class Engine {
     }
 
     private over(inHand: InHand): void {
-        const { batch } = inHand;
-        if (batch === undefined) {
-            return;
-        }
-        this.batches.delete(batch.number);
-        this.objects.delete(batch.object);
-        inHand.batch = undefined;
-        inHand.run = undefined;
+        this.batches.delete(inHand);
         this.changed(this.batches.size);
         if (this.batches.size === 0) {
             for (const resolve of this.whenIdle.splice(0)) {
@@ -325,7 +291,7 @@ export class Engine {
                 this.log("warn", what, outcome.cause);
             }
         } else {
-            const line = `{"type":"ok","batch":${inHand.batch?.number},"id":${id}${run.effects.members()}}`;
+            const line = `{"type":"ok","batch":${inHand.batch.number},"id":${id}${run.effects.members()}}`;
             const bytes = Buffer.byteLength(line);
             if (bytes > link.lineBytesMax) {
                 const why = `the emits and the result need a line of ${bytes} bytes, the limit is ${link.lineBytesMax}: emit fewer`;
@@ -342,7 +308,7 @@ export class Engine {
     }
 
     private answer(inHand: InHand, id: number, type: string, members: object = {}): void {
-        inHand.answers.line(JSON.stringify({ type, batch: inHand.batch?.number, id, ...members }));
+        inHand.answers.line(JSON.stringify({ type, batch: inHand.batch.number, id, ...members }));
     }
 
     private cancel(number: number, id: number): void {
@@ -350,7 +316,7 @@ export class Engine {
         if (inHand === undefined) {
             return;
         }
-        const current = inHand.batch?.events[inHand.at]?.id;
+        const current = inHand.batch.events[inHand.at]?.id;
         if (inHand.run !== undefined && current === id) {
             inHand.run.cancel(new Cancelled("the worker has asked to give up the event"));
         } else {
@@ -362,7 +328,6 @@ export class Engine {
     /** Stores a subtask. A batch has one subtask without a reply at a time. */
     private readonly store = async (
         inHand: InHand,
-        batch: number,
         id: number,
         name: string,
         value: string,
@@ -381,7 +346,7 @@ export class Engine {
             }
             const error = await new Promise<string | undefined>((resolve) => {
                 inHand.stored = { id, reply: resolve };
-                const begin = JSON.stringify({ type: "once", batch, id, name });
+                const begin = JSON.stringify({ type: "once", batch: inHand.batch.number, id, name });
                 inHand.answers.line(`${begin.slice(0, -1)},"value":${value.replace(/[\r\n]/g, " ")}}`);
             });
             if (error !== undefined) {

@@ -88,12 +88,7 @@ export class Output {
     };
 }
 
-/**
- * The answers of one batch.
- *
- * They are found by their batch, not in a map: the memory of a map that changes often keeps what was removed, until
- * the collector looks at the old objects.
- */
+/** The answers of one batch. */
 export class Answers {
     /** The event of the plain `ok` that waits, and the place of this line. */
     private okId = 0;
