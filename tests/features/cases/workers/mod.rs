@@ -29,11 +29,15 @@ const HANDLER: &str = "answer";
 /// calls its context, and the effects come in the order of the calls.
 const ORDERED: &str = "cancels come before the schedules of the same handler";
 
+/// `log` of a handler in Rust has no error.
+const LATE: &str = "a handler that has ended logs nothing";
+
 /// Cases with a value that Rust does not have: a text with a lone surrogate, or a number that JSON does
 /// not have.
-const SPECIAL: [&str; 2] = [
+const SPECIAL: [&str; 3] = [
     "an emit that is refused leaves the handler as it was",
     "a result has at most 64 KiB",
+    "a progress that is no JSON is refused, and a line of the log may have any text",
 ];
 
 #[tokio::test]
@@ -45,7 +49,7 @@ async fn the_handlers_pass_every_case() {
     let (mut passed, mut skipped) = (0, Vec::new());
     for case in &cases {
         let name = case.get("name").expect("a name").text();
-        if name == ORDERED {
+        if name == ORDERED || name == LATE {
             continue;
         }
         match pass(&server, case, name).await {
@@ -54,7 +58,7 @@ async fn the_handlers_pass_every_case() {
         }
     }
     assert_eq!(skipped, SPECIAL, "{passed} passed");
-    assert!(passed >= 85, "{passed} passed");
+    assert!(passed >= 95, "{passed} passed");
 }
 
 /// What the handlers of a case have noted.
@@ -70,6 +74,8 @@ struct Notes {
     stops: HashMap<String, seriatim::sink::Stop>,
     /// The number of runs that have failed, by event and action.
     failures: HashMap<(u64, usize), i64>,
+    /// The context of the handler that has ended last, by object.
+    ended: HashMap<String, seriatim::handlers::HandlerContext>,
 }
 
 type Shared = Arc<Mutex<Notes>>;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::value::RawValue;
-use seriatim::handlers::{Failure, HandlerContext, HandlerEmitError, HandlerResultError, Handlers};
+use seriatim::handlers::{
+    Failure, HandlerContext, HandlerEmitError, HandlerProgressError, HandlerResultError, Handlers,
+};
 use seriatim::sink::Stop;
 
 use super::super::json::Json;
@@ -45,11 +47,14 @@ impl Script {
 /// Returns an error if an event or a text of the action is none that Rust has.
 fn is_known(action: &Json) -> Result<(), Skipped> {
     let (word, of) = action.only();
-    let of = if word == "refused" {
+    let of = if matches!(word, "refused" | "late") {
         &of.members()[0].1
     } else {
         of
     };
+    if word == "log" && matches!(of, Json::Text(_)) {
+        return Ok(());
+    }
     if matches!(word, "result" | "progress")
         || of.members().iter().any(|(name, _)| name == "special")
     {
@@ -109,7 +114,9 @@ async fn handle(script: &Script, shared: &Shared, cx: &HandlerContext) -> Result
             break;
         }
     }
-    notes(shared).running.retain(|running| *running != object);
+    let mut notes = notes(shared);
+    notes.running.retain(|running| *running != object);
+    notes.ended.insert(object, cx.clone());
     done
 }
 
@@ -162,7 +169,12 @@ async fn act(
                 wrong(format!("{word} is refused: {kind}"));
             }
         }
-        "refused" => {
+        "refused" | "late" => {
+            let late = notes(shared).ended.get(cx.object().as_str()).cloned();
+            let cx = match word {
+                "late" => &late.expect("a handler before this one"),
+                _ => cx,
+            };
             let (word, of_effect) = {
                 let (name, value) = &of.members()[0];
                 (name.as_str(), value)
@@ -281,7 +293,10 @@ fn effect(cx: &HandlerContext, word: &str, of: &Json) -> Result<(), &'static str
         }
         "progress" => {
             let event = event_of(of).expect("looked at before");
-            cx.progress(event).map_err(|_| "progress")
+            cx.progress(event).map_err(|error| match error {
+                HandlerProgressError::Ended => "ended",
+                _ => "progress",
+            })
         }
         _ => panic!("this runner does not know {word}"),
     }
