@@ -66,7 +66,7 @@ return {
   -- claims, held.
   took = false,
   -- Objects that the call has claimed, except those of markers that it cannot meet again.
-  -- Writers: held, in_turn, markers, popped, stray_names.
+  -- Writers: held, markers, stray_names.
   claimed = {},
   -- Objects that the call does not claim any more. Writers: quarantine, keyed.
   excluded = {},

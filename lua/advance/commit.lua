@@ -14,7 +14,6 @@ end
 -- is on, handlers have finished an event, or the tag has a blank. Returns whether the slot leaves
 -- its object.
 local function write_unusual(slot)
-  call.progress = true
   if not guard(rare.results.prepare, slot) then
     return false
   end

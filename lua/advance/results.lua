@@ -193,7 +193,6 @@ local function settle(slot, tag)
     rare.again.give_unknown(slot, tag)
     return false
   end
-  call.progress = true
   -- No other object may get the ids of this batch. So the counter must be above them, even if Redis
   -- went back to an earlier counter.
   local length = redis_try('LLEN', slot.batch_key)

@@ -38,7 +38,6 @@ local function give_unknown(slot, stored)
     redis_call('DEL', slot.tag_key)
     return
   end
-  slot.is_busy = true
   local object, is_owned = rare.missing.object_of(slot, stored)
   if is_owned then
     local _, _, _, crashes = rare.tag.numbers(tag)

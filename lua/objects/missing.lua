@@ -116,7 +116,6 @@ local function free_all()
       local object = object_of(slot, false)
       if object then
         rare.quarantine.note(object, rare.lost.hold(rare.worker.at(slot.owner), object, false))
-        call.progress = true
       else
         put(slot, nil, false)
       end

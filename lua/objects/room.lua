@@ -6,7 +6,6 @@ local wait_ms, admits, taken = rare.suspects.of(call.suspects)
 local function put_off(object)
   local ms = math.max(wait_ms, math.min(math.floor(redis_call('ZCARD', P .. K.objects_held) / 2), 10000))
   redis_call('ZADD', P .. K.objects_held, ids.text(rare.time.now_ms() + ms), object)
-  call.held_changed = true
 end
 
 return { admits = admits, taken = taken, put_off = put_off }

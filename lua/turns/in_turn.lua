@@ -14,7 +14,6 @@ local function claim_marker(slot)
   if got ~= 'claimed' then
     return 'dropped'
   end
-  call.claimed[object] = true
   return got
 end
 

@@ -58,9 +58,7 @@ local function claim_name(slot)
       got = guard(claims.claim, slot, object, false, found[2], 'list')
     end
   end
-  if got == 'claimed' then
-    call.claimed[object] = true
-  elseif not call.failed then
+  if got ~= 'claimed' and not call.failed then
     guard(rare.stray_names.claim, slot, names)
   end
 end
@@ -69,7 +67,6 @@ end
 -- objects whose markers were moved by pops.
 local function claim()
   if call.failed then
-    budget.claims_left = 0
     return
   end
   local l, without = free_slots()

@@ -395,6 +395,8 @@ async fn what_is_wrong_with_the_lists_of_groups_is_told() {
         layout shared key: event.groups.waiting is 0, but the lists of all groups have 1 names: set it to 1
         > SET event.groups.waiting 2; LPUSH event.group:g:waiting x; ZADD event.groups 3 g 3 empty
         layout shared key: event.groups.waiting is 2, but the lists of all groups have 1 names: set it to 1
+        > SET event.groups.waiting 1; LPUSH event.group:g:waiting x; ZADD event.groups 1e300 g
+        layout shared key: event.groups has 1 groups with a score that no group can have, so they have no turns: `seriatim repair` mends it
         > SET event.groups.waiting 2; LPUSH event.group:g:waiting x; LPUSH event.group:h:waiting y; ZADD event.groups 1e300 g -1099511627777 h
         layout shared key: event.groups has 2 groups with a score that no group can have, so they have no turns: `seriatim repair` mends it
         > SET event.groups.waiting 2; LPUSH event.group:g:waiting x; LPUSH event.group:h:waiting y; ZADD event.groups 2199023255552 g 3298534883327 h

@@ -6,6 +6,7 @@ use rstest::rstest;
 use seriatim::wire::{self, Advance, Advanced, BatchReply, ClaimFirst, ScriptError};
 
 use crate::scene::{BOUNDS, Scene, done, slots};
+use crate::support::Redis;
 
 /// Lower bound of ids that come from the time. No test gives so many ids.
 const TIME_US: u64 = 1_000_000_000_000_000;
@@ -61,6 +62,20 @@ async fn a_lost_counter_jumps_to_the_time(#[case] left: &str, #[case] highest: u
     scene.add("emit work:1 1").await;
     let batches = call(&scene, jumped, None).await;
     assert_eq!(batches[0].tag.first, jumped + 1, "it jumps once");
+}
+
+/// A call that gives no id leaves a sound counter as it is, and writes nothing at all. So it needs no
+/// memory, and replicas get nothing.
+#[tokio::test]
+async fn a_call_that_gives_no_id_writes_nothing() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene.add("SET next.event.id 40").await;
+    call(&scene, 40, None).await;
+    scene.count_calls().await;
+    assert_eq!(call(&scene, 40, None).await.len(), 0);
+    for command in ["set", "mset", "del"] {
+        assert_eq!(scene.calls_of(command).await, 0, "{command}");
+    }
 }
 
 /// Two losses in a row: the second jump leads beyond the first one, which no process remembers.

@@ -227,6 +227,24 @@ async fn a_library_forgets_the_shares_of_an_earlier_call() {
     assert_eq!(scene.at("objects.in.hand").await, "nil");
 }
 
+/// A library forgets how many names wait in groups. The same namespace has no groups now, and its only
+/// slot goes on with its object. So another call is of no use.
+#[tokio::test]
+async fn a_library_forgets_the_names_of_an_earlier_call() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene.add("names g 1 a b c").await;
+    let no_claim = bounds(|b| {
+        b.claims = 0;
+        b.group_depth = 1;
+    });
+    scene.free(0..1, no_claim).await;
+    scene
+        .again("own w.0 work:1 5 1; LPUSH work:1:events 2")
+        .await;
+    let answer = scene.report(0, &done("work:1", 5), BOUNDS).await;
+    assert_eq!(answer.summary(), "work:1");
+}
+
 /// Returns the name of the function that commits and claims, if the server has it.
 async fn function(console: &Console) -> Option<String> {
     let words = ["FUNCTION", "LIST"];

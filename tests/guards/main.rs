@@ -1,6 +1,7 @@
 //! Tests of guards inside the scripts. Real processes never reach these guards, because other
 //! guards stop them earlier. So the tests call the scripts directly.
 
+mod awaited;
 mod batches;
 mod bounds;
 mod cancel;

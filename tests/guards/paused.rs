@@ -213,7 +213,12 @@ async fn a_time_that_is_no_whole_number_of_ms_is_told_as_a_late_one() {
 /// name. That writes the key, too, so nothing is told.
 #[tokio::test]
 async fn a_paused_object_without_an_owner_key_is_paused_again() {
-    for found in ["", "pop w.0", "pop w.0; LPUSH event.worker:w.0:object ''"] {
+    for found in [
+        "",
+        "hold work:2 9999999999999 '0 0 0 0 yield'",
+        "pop w.0",
+        "pop w.0; LPUSH event.worker:w.0:object ''",
+    ] {
         let scene = Scene::new().await;
         pause(&scene, &["work:1"]).await;
         let rule = format!("HSET event.rules 'pause work:*' {IN_FORCE} next never");

@@ -42,6 +42,27 @@ async fn a_popped_object_with_a_damaged_key_is_quarantined() {
     }
 }
 
+/// The owner key of a paused object has a wrong type, and its rule is lost. Nothing is held. The object is
+/// held for an operator, because a claim would pass over a batch that it may have.
+#[tokio::test]
+async fn a_popped_object_that_is_paused_is_quarantined_with_its_owner() {
+    let given = "
+        emit work:1 1; pop w.0; ZADD objects.paused 0 work:1; HSET work:1:event.worker wrong type
+    ";
+    let scene = Scene::given(given).await;
+    let answer = scene.free(0..1, BOUNDS).await;
+    assert_eq!(answer.objects(), [""; 0]);
+    let why = "work:1: quarantine: work:1:event.worker is a hash";
+    assert_eq!(answer.texts(), [why]);
+    let changes = "
+        event.worker:w.0: object = nil
+        objects.held = <work:1: inf>
+        objects.paused = nil
+        work:1: event.worker = held
+    ";
+    scene.changed(changes).await;
+}
+
 /// Another slot has the object in hand. The name is only removed.
 #[tokio::test]
 async fn a_popped_object_of_another_slot_stays_there() {

@@ -73,6 +73,20 @@ async fn call_with(
     rows.map(|row| (row.position, row.word)).collect()
 }
 
+/// An object whose name is grouped has a score below 0. No list of a group has the name, so the object is
+/// due again. A score from 0 on is a due time, as it was.
+#[tokio::test]
+async fn only_a_grouped_object_is_due_again() {
+    let scene = scene().await;
+    for (score, words) in [("-1", &["held"][..]), ("0", &[]), ("1", &[])] {
+        let given = format!("ZADD objects.held {score} work:5; SET event.groups.waiting 1");
+        broken_by(&scene, &given).await;
+        let found = call(&scene, &[("object", "work:5")]).await;
+        let found: Vec<_> = found.iter().map(|(_, word)| word.as_str()).collect();
+        assert_eq!(found, words, "{score}");
+    }
+}
+
 /// The script looks at each subject itself: a suspicion of the walk may be over by then.
 #[tokio::test]
 async fn a_sound_subject_needs_no_step() {

@@ -43,6 +43,31 @@ async fn the_progress_of_a_held_event_stays() {
     }
 }
 
+/// Of two slots, only the first one has told that its result may end an event with handler progress. The
+/// progress of the other slot's event stays.
+#[tokio::test]
+async fn the_progress_of_a_slot_that_has_told_none_stays() {
+    let next = "8".parse().expect("a tag");
+    let part = result("work:2", "7", 1, BatchResult::Part { next });
+    for report in [result("work:2", "7", 2, BatchResult::Done), part] {
+        let given = "
+            own w.0 work:1 1 1; own w.1 work:2 7 1 2
+            HSET work:1:event.handled id 1; HSET work:2:event.handled id 7
+        ";
+        let scene = Scene::given(given).await;
+        let fill = |slots: &mut Advance| {
+            slots.handled(0);
+            slots.report(0, &done("work:1", 1));
+            slots.report(1, &report);
+        };
+        call(&scene, no_claim(), fill).await;
+        assert_eq!(scene.at("work:1:event.handled").await, "nil");
+        assert_eq!(scene.at("work:2:event.handled").await, "{id: 7}");
+        let last = report.last.expect("an id").to_string();
+        assert_eq!(scene.at("work:2:last.event.id").await, last);
+    }
+}
+
 /// The last event of a batch becomes a dead letter. Its errors and its key are deleted. The slot
 /// goes on with its object, even in a call that claims nothing.
 #[tokio::test]

@@ -60,6 +60,15 @@ async fn a_mark_is_met_when_it_leaves_the_markers() {
     }
 }
 
+/// A mark is a NUL, the letter `t` and a time. An object whose name is only like a mark is claimed.
+#[tokio::test]
+async fn an_object_whose_name_is_like_a_mark_is_claimed() {
+    let names = ["\0", "\0b", "\0t", "\0t5x", "\x005", "x\0t5"];
+    let scene = Scene::given(&format!("each {}", names.join(" "))).await;
+    assert_eq!(claim(&scene, 9, BOUNDS).await, names);
+    assert_eq!(scene.at("objects.with.events").await, "nil");
+}
+
 /// The marker of an object whose owner key has a wrong type comes with the marker of another
 /// worker's object. The first object is held, so it is not claimed.
 #[tokio::test]
