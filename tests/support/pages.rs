@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 /// The pages for users and operators: all of their blocks are run, compiled, or say why not.
-pub const PAGES: [&str; 16] = [
+pub const PAGES: [&str; 17] = [
     "README.md",
     "docs/coming-from.md",
     "docs/dashboard.md",
     "docs/deploys.md",
+    "docs/design.md",
     "docs/emit.md",
     "docs/failover.md",
     "docs/glossary.md",

@@ -1,6 +1,6 @@
 //! The reference: the state of Redis, and the effect of each step of the protocol. It is written
-//! from `docs/design.md` and the headers of the scripts, not from their code. It can be read as
-//! their specification. `advance` has its own file.
+//! from `docs/design.md`, `docs/lab/design.md` and the headers of the scripts, not from their code.
+//! It can be read as their specification. `advance` has its own file.
 //!
 //! The time is the number of the step. It replaces every score and every time that a script takes
 //! from Redis' clock. A time in the far future is the number of the step plus [`FAR`].
