@@ -138,4 +138,6 @@ mod pages {
     struct Time;
     #[doc = include_str!("../docs/log.md")]
     struct Log;
+    #[doc = include_str!("../docs/handlers.md")]
+    struct Handlers;
 }

@@ -314,8 +314,11 @@ impl HandlerContext {
 
     /// Runs a subtask of the event, and returns its value. If the subtask is already finished, does
     /// not run it, and returns the stored value. The success of a subtask and its value are recorded
-    /// in Redis at once, as JSON. So a subtask succeeds once, unless the worker dies between the
-    /// success and the record.
+    /// in Redis at once, as JSON.
+    ///
+    /// A subtask can run twice if it ends, but its success is not recorded: the process dies first, a
+    /// timeout or a cancel drops the subtask, a stalled or lost lease lets another worker run it, or
+    /// Redis cannot record the success. A retried dead letter is a new event: its subtasks run anew.
     ///
     /// The value may have at most [`SUBTASK_VALUE_BYTES_MAX`] bytes of JSON. It counts towards
     /// [`EMITS_BYTES_MAX`](crate::handlers::EMITS_BYTES_MAX), the limit of all emits, results and
