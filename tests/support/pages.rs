@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// The pages for users and operators: all of their blocks are run, compiled, or say why not.
-pub const PAGES: [&str; 18] = [
+pub const PAGES: [&str; 19] = [
     "README.md",
     "docs/coming-from.md",
     "docs/dashboard.md",
@@ -13,6 +13,7 @@ pub const PAGES: [&str; 18] = [
     "docs/failover.md",
     "docs/glossary.md",
     "docs/guide.md",
+    "docs/handlers-protocol.md",
     "docs/handlers.md",
     "docs/http.md",
     "docs/log.md",
