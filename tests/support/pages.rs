@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// The pages for users and operators: all of their blocks are run, compiled, or say why not.
-pub const PAGES: [&str; 19] = [
+pub const PAGES: [&str; 20] = [
     "README.md",
     "docs/coming-from.md",
     "docs/dashboard.md",
@@ -20,6 +20,7 @@ pub const PAGES: [&str; 19] = [
     "docs/operations.md",
     "docs/outcomes.md",
     "docs/plain.md",
+    "docs/protocol.md",
     "docs/shares.md",
     "docs/time.md",
     "docs/unordered.md",
