@@ -1,10 +1,10 @@
 //! Measures handlers in another language: the sink `exec` and programs that talk to it, compared with a
 //! sink in Rust that does nothing, in turn.
 //!
-//!     cargo bench --bench exec [-- [--events N] [--rounds N] [COMMAND…]]
+//!     cargo bench --bench exec [-- [--events N] [--rounds N] [[--children N] COMMAND…]]
 //!
 //! Each COMMAND is a program that speaks the handler protocol; without one, examples/handlers.py is
-//! measured, as one program and as two. Each measurement has its own private Redis on loopback, and a
+//! measured, as one program and as two. `--children N` runs the COMMAND behind it N times at once. Each measurement has its own private Redis on loopback, and a
 //! worker in this process with 64 slots.
 //!
 //! - Drain by Zipf: all events (by default 100,000 of 1,000 objects) are emitted first. The figures are
@@ -51,13 +51,18 @@ impl Args {
             rounds: 3,
             programs: Vec::new(),
         };
+        let mut children = 1;
         let mut words = std::env::args().skip(1).filter(|arg| arg != "--bench");
         while let Some(word) = words.next() {
             let mut number = || words.next().and_then(|number| number.parse().ok());
             match word.as_str() {
                 "--events" => args.events = number().context("--events needs a number")?,
                 "--rounds" => args.rounds = number().context("--rounds needs a number")?,
-                _ => args.programs.push((word, 1)),
+                "--children" => children = number().context("--children needs a number")?,
+                _ => {
+                    let children = std::mem::replace(&mut children, 1);
+                    args.programs.push((word, children));
+                }
             }
         }
         if args.programs.is_empty() {
