@@ -1,5 +1,5 @@
 /** Finds the program `seriatim`. */
-import { accessSync, constants, statSync } from "node:fs";
+import { accessSync, closeSync, constants, openSync, readSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
 import { delimiter, dirname, isAbsolute, join } from "node:path";
 
@@ -35,7 +35,7 @@ export function findProgram(given?: string, env: NodeJS.ProcessEnv = process.env
     }
     for (const folder of (env.PATH ?? "").split(delimiter)) {
         const program = join(folder, "seriatim");
-        if (isAbsolute(folder) && isProgram(program)) {
+        if (isAbsolute(folder) && isProgram(program) && !isCommand(program)) {
             return program;
         }
     }
@@ -50,5 +50,17 @@ function isProgram(path: string): boolean {
         return statSync(path).isFile();
     } catch {
         return false;
+    }
+}
+
+/** Returns whether this is the command of this package, or a script that runs it: it would only look again. */
+function isCommand(path: string): boolean {
+    const head = Buffer.alloc(8192);
+    const file = openSync(path, constants.O_RDONLY);
+    try {
+        const length = readSync(file, head);
+        return head.subarray(0, length).includes("seriatim/bin/seriatim.js");
+    } finally {
+        closeSync(file);
     }
 }

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Optional
 
@@ -13,6 +14,15 @@ from .errors import ProgramMismatch, ProgramNotFound, WorkerFailed
 
 #: The exit code of the program for a wrong command line.
 USAGE_CODE = 2
+
+
+def main() -> None:
+    """Replaces this process by the program: the command `seriatim`."""
+    try:
+        program = find()
+    except ProgramNotFound as error:
+        sys.exit(f"seriatim: {error}")
+    os.execv(program, ["seriatim", *sys.argv[1:]])
 
 
 def find() -> str:
@@ -29,13 +39,20 @@ def find() -> str:
         pass
     else:
         return str(seriatim_bin.path())
-    found = shutil.which("seriatim")
-    if found is None:
-        raise ProgramNotFound(
-            "the program seriatim is not there: set SERIATIM_BIN to its path, install the package seriatim-bin, "
-            "or put it on the PATH"
-        )
-    return found
+    for folder in os.get_exec_path():
+        found = shutil.which("seriatim", path=folder)
+        if found is not None and not _is_command(found):
+            return found
+    raise ProgramNotFound(
+        "the program seriatim is not there: set SERIATIM_BIN to its path, install the package seriatim-bin, "
+        "or put it on the PATH"
+    )
+
+
+def _is_command(path: str) -> bool:
+    """Returns whether this is the command of this package, a script that calls `main`: it would only look again."""
+    with open(path, "rb") as file:
+        return b"seriatim._program" in file.read(1024)
 
 
 class Program:
