@@ -17,6 +17,10 @@ use seriatim_console::{shown, variables};
 
 use crate::commands::Command;
 
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Serializes the events of many producers, per object, through Redis.
 ///
 /// Producers emit events for objects (`work:1`). Workers send the events of each object to a sink,
