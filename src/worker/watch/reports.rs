@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use redis::RedisError;
 use redis::aio::ConnectionLike;
-use tracing::warn;
 
-use crate::connection::errors::{describe, is_outage};
 use crate::worker::config::WorkerConfig;
 use crate::worker::watch::activity::Activity;
+use crate::worker::watch::status::unless_refused;
 
 /// The most reports that a call writes. The others follow a second later. A report has at most 12 KiB.
 const WRITTEN_MAX: usize = 64;
@@ -56,19 +55,7 @@ impl ReportWriter {
         };
         let written = call.query_async::<()>(conn).await;
         self.is_unknown = written.is_err();
-        match written {
-            Err(error) if !is_outage(&error) => {
-                if !std::mem::replace(&mut self.has_told, true) {
-                    warn!(
-                        key = self.key,
-                        error = describe(&error),
-                        "recover: the reports of handlers cannot be written"
-                    );
-                }
-                Ok(())
-            }
-            done => done,
-        }
+        unless_refused(written, &self.key, &mut self.has_told)
     }
 
     /// Returns the next call, and records it as done; `None` if there is nothing to write.

@@ -187,19 +187,7 @@ impl StatusWriter {
         self.round_trip_us = written
             .is_ok()
             .then(|| u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
-        match written {
-            Err(error) if !is_outage(&error) => {
-                if !std::mem::replace(&mut self.has_told, true) {
-                    warn!(
-                        key = self.key,
-                        error = describe(&error),
-                        "recover: the status of this process cannot be written"
-                    );
-                }
-                Ok(())
-            }
-            done => done,
-        }
+        unless_refused(written, &self.key, &mut self.has_told)
     }
 
     fn status(&mut self, now: Instant) -> WorkerStatus {
@@ -261,6 +249,28 @@ impl StatusWriter {
             commit: since(|figures| figures.commit.clone()),
             redis: since(|figures| figures.calls.all()),
         }
+    }
+}
+
+/// Returns the result of a write that nothing depends on. A refusal of Redis is logged once, and
+/// counts as a success.
+pub(super) fn unless_refused(
+    written: Result<(), RedisError>,
+    key: &str,
+    has_told: &mut bool,
+) -> Result<(), RedisError> {
+    match written {
+        Err(error) if !is_outage(&error) => {
+            if !std::mem::replace(has_told, true) {
+                warn!(
+                    key,
+                    error = describe(&error),
+                    "recover: the status of this process, or its reports, cannot be written"
+                );
+            }
+            Ok(())
+        }
+        done => done,
     }
 }
 
