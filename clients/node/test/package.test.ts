@@ -27,6 +27,7 @@ test("the package has all of its files, and no others", async () => {
     const files: string[] = JSON.parse(stdout)[0].files.map(({ path }: { path: string }) => path);
     for (const file of [
         "README.md",
+        "bin/seriatim.js",
         "dist/index.js",
         "dist/index.d.ts",
         "dist/testing/index.js",
@@ -38,7 +39,10 @@ test("the package has all of its files, and no others", async () => {
     }
     assert.deepEqual(
         files.filter(
-            (file) => !/^(dist\/.*\.(js|d\.ts)|scripts\/.*\.lua|README\.md|package\.json)$/.test(file),
+            (file) =>
+                !/^(bin\/seriatim\.js|dist\/.*\.(js|d\.ts)|scripts\/.*\.lua|README\.md|package\.json)$/.test(
+                    file,
+                ),
         ),
         [],
     );
