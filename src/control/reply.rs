@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use redis::aio::ConnectionLike;
 use redis::{ScriptInvocation, Value};
-use serde::ser::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::ControlError;
 use super::rows::Fields;
+pub(super) use crate::sink::as_json;
 use crate::wire::{Reply, ScriptError};
 
 /// Returns the time of Redis, ms since the epoch.
@@ -105,21 +105,6 @@ fn parts(id: &str) -> Option<(u64, u64)> {
     };
     let (ms, n) = id.split_once('-')?;
     Some((number(ms)?, number(n)?))
-}
-
-/// Serializes a JSON text unchanged, on one line. A text that is not JSON is written as a JSON string.
-pub(super) fn as_json<S: Serializer>(
-    text: &Option<String>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    let Some(text) = text else {
-        return serializer.serialize_none();
-    };
-    let in_one_line = text.replace(['\r', '\n'], " ");
-    match serde_json::from_str::<&RawValue>(&in_one_line) {
-        Ok(json) => json.serialize(serializer),
-        Err(_) => serializer.serialize_str(text),
-    }
 }
 
 /// Returns the members of a JSON object, each as text on one line. Empty if the text is not a JSON

@@ -41,6 +41,7 @@ pub use null::Null;
 #[cfg(test)]
 pub(crate) use post::Polled;
 pub(crate) use post::{Post, Reported};
+pub(crate) use report::as_json;
 pub use report::{PROGRESS_BYTES_MAX, REPORT_LINE_BYTES_MAX, REPORT_LINES_MAX, Report, ReportLine};
 pub(crate) use requests::Requests;
 pub use requests::{Opened, RequestError};

@@ -38,7 +38,7 @@ pub struct Report {
 pub struct ReportLine {
     /// Time of the line, ms since the epoch by the clock of the worker.
     pub at_ms: u64,
-    /// The text, without line ends.
+    /// The text, without control characters.
     pub text: String,
 }
 
@@ -62,13 +62,14 @@ impl Report {
     }
 }
 
-/// Returns a text as a line of a report: its beginning, with blanks for line ends.
+/// Returns a text as a line of a report: its beginning, with blanks for control characters, because
+/// JSON needs 6 bytes for each of them.
 pub(super) fn line_of(text: &str) -> String {
     let end = (0..=REPORT_LINE_BYTES_MAX.min(text.len()))
         .rev()
         .find(|at| text.is_char_boundary(*at))
         .unwrap_or(0);
-    text[..end].trim_end().replace(['\r', '\n'], " ")
+    text[..end].trim_end().replace(char::is_control, " ")
 }
 
 fn now_ms() -> u64 {
@@ -79,13 +80,18 @@ fn now_ms() -> u64 {
         })
 }
 
-fn as_json<S: Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
-    match text {
-        None => serializer.serialize_none(),
-        Some(text) => match serde_json::from_str::<&RawValue>(text) {
-            Ok(json) => json.serialize(serializer),
-            Err(_) => serializer.serialize_str(text),
-        },
+/// Serializes a JSON text unchanged, on one line. A text that is not JSON is written as a JSON string.
+pub(crate) fn as_json<S: Serializer>(
+    text: &Option<String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let Some(text) = text else {
+        return serializer.serialize_none();
+    };
+    let in_one_line = text.replace(['\r', '\n'], " ");
+    match serde_json::from_str::<&RawValue>(&in_one_line) {
+        Ok(json) => json.serialize(serializer),
+        Err(_) => serializer.serialize_str(text),
     }
 }
 
