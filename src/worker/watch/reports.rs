@@ -14,7 +14,8 @@ use crate::worker::config::WorkerConfig;
 use crate::worker::watch::activity::Activity;
 use crate::worker::watch::status::unless_refused;
 
-/// The most reports that a call writes. The others follow a second later. A report has at most 12 KiB.
+/// The most reports that a call writes. The next call begins with the slots behind these. A report has
+/// at most 22 KiB, so a call has at most 1.4 MiB.
 const WRITTEN_MAX: usize = 64;
 
 /// Writes the reports of one session.
@@ -24,6 +25,8 @@ pub(in crate::worker) struct ReportWriter {
     activity: Arc<Activity>,
     /// The version of each slot's report in Redis.
     written: HashMap<usize, u64>,
+    /// The slot with which the next call begins.
+    next: usize,
     /// Whether Redis may have reports of an earlier session, or unknown ones.
     is_unknown: bool,
     has_told: bool,
@@ -36,6 +39,7 @@ impl ReportWriter {
             lease: config.lease,
             activity: Arc::clone(activity),
             written: HashMap::new(),
+            next: 0,
             is_unknown: true,
             has_told: false,
         }
@@ -64,10 +68,12 @@ impl ReportWriter {
             self.written.clear();
         }
         let written = &self.written;
-        let found = self.activity.reports(|slot, reported| {
+        let mut found = self.activity.reports(|slot, reported| {
             let is_new = written.get(&slot) != Some(&reported.version);
             (reported.version, is_new.then(|| reported.report.clone()))
         });
+        let behind = found.partition_point(|(slot, _)| *slot < self.next);
+        found.rotate_left(behind);
         let live: HashMap<_, _> = found
             .iter()
             .map(|(slot, (version, _))| (*slot, *version))
@@ -98,10 +104,45 @@ impl ReportWriter {
         }
         for (slot, version, json) in changed {
             self.written.insert(slot, version);
+            self.next = slot + 1;
             call.cmd("HSET").arg(&self.key).arg(slot).arg(json).ignore();
         }
         let lease_ms = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
         call.cmd("PEXPIRE").arg(&self.key).arg(lease_ms).ignore();
         Some(call)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::ObjectName;
+
+    /// Tests that no slot waits for ever if more slots report in each second than a call writes.
+    #[tokio::test]
+    async fn all_slots_have_their_turns() {
+        let activity = Arc::new(Activity::default());
+        let posts = activity.posts(3 * WRITTEN_MAX);
+        let mut writer = ReportWriter::new(&WorkerConfig::default(), &activity);
+        assert!(writer.call().is_none());
+        let object = ObjectName::new("a").expect("a name");
+        let under_way = posts.iter().map(|post| {
+            let reports = async || {
+                for _ in 0..3 {
+                    post.progress(1, "1");
+                    tokio::task::yield_now().await;
+                }
+            };
+            post.note(&object, 1, reports())
+        });
+        let calls = async {
+            for round in 1..=3 {
+                assert!(writer.call().is_some());
+                writer.is_unknown = false;
+                assert_eq!(writer.written.len(), round * WRITTEN_MAX);
+                tokio::task::yield_now().await;
+            }
+        };
+        futures_util::future::join(futures_util::future::join_all(under_way), calls).await;
     }
 }
