@@ -36,7 +36,7 @@ const LOOKS_MAX: usize = 3;
 /// one is usually available.
 const SINKS_MAX: usize = 32;
 
-/// The most bytes of a report that are read. A report has at most 12 KiB of values, in JSON.
+/// The most bytes of a report that are read. A worker writes at most 22 KiB.
 const REPORT_BYTES_MAX: u64 = 128 * 1024;
 
 /// Maximum part of Redis' time that [`Control::inspect`] takes for the lists of the workers.
@@ -157,8 +157,7 @@ async fn sinks_down<C: ConnectionLike>(
     }
 }
 
-/// Returns the report of the object's owner on the event in flight; none if there is none. The owner
-/// may have another event by now.
+/// Returns the report of the object's owner on an event of the batch; none if there is none.
 async fn report<C: ConnectionLike>(
     conn: &mut C,
     keys: &Keys,
@@ -188,7 +187,11 @@ async fn report<C: ConnectionLike>(
         .map_err(ControlError::redis("the reports"))?;
     let report: Option<Report> =
         reply::text(&text).and_then(|text| serde_json::from_str(&text).ok());
-    Ok(report.filter(|report| report.id >= tag.first))
+    // The slot may have another object by now, whose reports the caller may not see.
+    let end = tag
+        .first
+        .saturating_add(fields.number("batch").unwrap_or(0));
+    Ok(report.filter(|report| (tag.first..end).contains(&report.id)))
 }
 
 /// Returns the number of names that have a lease or work, as far as it is known.
