@@ -18,9 +18,10 @@ use crate::support::process::Process;
 
 /// A program that emits one event for each event, exactly once, and that misbehaves now and then. Each
 /// event's work holds a lock on the file of its object, which the kernel frees if the program dies. So
-/// the program itself notices another handler of this object.
+/// the program itself notices another handler of this object. With more arguments it starts a worker by
+/// them.
 const WORK: &str = r#"
-import fcntl, os, random, sys, time
+import fcntl, io, os, random, subprocess, sys, time
 sys.path.insert(0, sys.argv[1])
 import handlers
 
@@ -65,9 +66,16 @@ def work(name, event, cx):
         handlers.say(type="ok", batch=cx["batch"], id=cx["id"], emit=[mail])
     return {"emit": [mail]}
 
+if sys.argv[3:]:
+    worker = subprocess.Popen(sys.argv[3:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    handlers.INPUT, handlers.OUTPUT = worker.stdout, io.TextIOWrapper(worker.stdin)
 handlers.run(work)
 "#;
 
+/// The workers. The programs of all but `PARENT` are children of the worker; `PARENT` is a program that
+/// has started its worker itself (`--sink stdio`).
+const WORKERS: [&str; 3] = ["a", "b", PARENT];
+const PARENT: &str = "parent";
 /// The objects of the producer.
 const OBJECTS: usize = 12;
 /// Longer than any pause of a worker, so that a paused worker keeps its objects.
@@ -86,29 +94,33 @@ struct Scene {
 }
 
 impl Scene {
-    fn start(&mut self, name: &str) -> Process {
+    fn start(&self, name: &str) -> Process {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-        let sink = format!(
-            "exec:python3 -B '{}' '{}' '{}'",
-            self.dir.path().join("work.py").display(),
-            examples.display(),
-            self.dir.path().display()
-        );
-        let options = [
-            "--exec-children",
-            "2",
-            "--exec-timeout",
-            "1s",
-            "--lease",
-            LEASE,
-            "--event-log",
-        ];
+        let script = self.dir.path().join("work.py");
+        let [script, examples, dir] = [&script, &examples, self.dir.path()]
+            .map(|path| path.to_str().expect("a path in UTF-8"));
+        let program = ["python3", "-B", script, examples, dir];
+        let options = ["--exec-timeout", "1s", "--lease", LEASE, "--event-log"];
+        if name == PARENT {
+            return Process::start_parent(&self.redis, &program, name, &options);
+        }
+        let sink = format!("exec:{}", program.map(|word| format!("'{word}'")).join(" "));
+        let options = [&options[..], &["--exec-children", "2"]].concat();
         Process::start(&self.redis, name, &sink, &options)
     }
 
     fn seen(&self) -> Vec<String> {
         let seen = std::fs::read_to_string(self.dir.path().join("seen")).unwrap_or_default();
         seen.lines().map(str::to_owned).collect()
+    }
+
+    /// Starts the parent again if it has ended, as a service manager does: it ends with its worker.
+    fn start_ended_parent(&mut self) {
+        let at = WORKERS.len() - 1;
+        if self.workers[at].has_ended() {
+            self.workers[at] = self.start(PARENT);
+            *self.done.entry("started the parent").or_default() += 1;
+        }
     }
 
     /// Does one thing to a process.
@@ -137,8 +149,7 @@ impl Scene {
             }
             (75..93, _) => {
                 self.workers[at].kill();
-                let name = ["a", "b"][at];
-                self.workers[at] = self.start(name);
+                self.workers[at] = self.start(WORKERS[at]);
                 "killed a worker"
             }
             (93.., _) => {
@@ -218,7 +229,7 @@ async fn programs_in_bad_weather_lose_double_and_reorder_nothing() {
         random: Rng::with_seed(seed),
         done: BTreeMap::new(),
     };
-    for name in ["a", "b"] {
+    for name in WORKERS {
         let worker = scene.start(name);
         scene.workers.push(worker);
     }
@@ -232,6 +243,7 @@ async fn programs_in_bad_weather_lose_double_and_reorder_nothing() {
         let calm = Duration::from_millis(scene.random.u64(50..500));
         tokio::time::sleep(calm).await;
         scene.weather().await;
+        scene.start_ended_parent();
     }
     stop.cancel();
     let emitted = producer.await.expect("no panic");

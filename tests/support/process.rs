@@ -40,7 +40,7 @@ impl Process {
         sink: &str,
         options: &[&str],
     ) -> Self {
-        Self::spawn(redis, namespace, name, sink, options, &[])
+        Self::spawn(command(redis, namespace, name, sink, options))
     }
 
     /// Starts a worker process with these environment variables.
@@ -51,38 +51,32 @@ impl Process {
         options: &[&str],
         variables: &[(&str, &str)],
     ) -> Self {
-        Self::spawn(
-            redis,
-            Some(redis.namespace()),
-            name,
-            sink,
-            options,
-            variables,
-        )
+        let mut command = command(redis, Some(redis.namespace()), name, sink, options);
+        command.envs(variables.iter().copied());
+        Self::spawn(command)
     }
 
-    fn spawn(
-        redis: &Redis,
-        namespace: Option<&str>,
-        name: &str,
-        sink: &str,
-        options: &[&str],
-        variables: &[(&str, &str)],
-    ) -> Self {
+    /// Starts a program that starts a worker process with the sink `stdio`. The program gets the
+    /// command of the worker as its last arguments.
+    pub fn start_parent(redis: &Redis, parent: &[&str], name: &str, options: &[&str]) -> Self {
+        let worker = command(redis, Some(redis.namespace()), name, "stdio", options);
+        let mut command = Command::new(parent[0]);
+        command
+            .args(&parent[1..])
+            .arg(worker.get_program())
+            .args(worker.get_args());
+        for (name, value) in worker.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let child = Command::new(super::program())
-            .args(["--redis", redis.url(), "--log", "debug"])
-            .args(
-                namespace
-                    .into_iter()
-                    .flat_map(|namespace| ["--namespace", namespace]),
-            )
-            .args(["worker", "--name", name, "--sink", sink])
-            .args(options)
-            .env_remove("SERIATIM_REDIS")
-            .env_remove("SERIATIM_NAMESPACE")
-            .env("SERIATIM_FIRST_ID", "1")
-            .envs(variables.iter().copied())
+        let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(dir.path().join("log")).expect("a log"))
@@ -165,6 +159,30 @@ impl Process {
         })
         .await;
     }
+}
+
+/// Returns the command of a worker.
+fn command(
+    redis: &Redis,
+    namespace: Option<&str>,
+    name: &str,
+    sink: &str,
+    options: &[&str],
+) -> Command {
+    let mut command = Command::new(super::program());
+    command
+        .args(["--redis", redis.url(), "--log", "debug"])
+        .args(
+            namespace
+                .into_iter()
+                .flat_map(|namespace| ["--namespace", namespace]),
+        )
+        .args(["worker", "--name", name, "--sink", sink])
+        .args(options)
+        .env_remove("SERIATIM_REDIS")
+        .env_remove("SERIATIM_NAMESPACE")
+        .env("SERIATIM_FIRST_ID", "1");
+    command
 }
 
 impl Drop for Process {
