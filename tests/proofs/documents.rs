@@ -1,5 +1,6 @@
 //! Tests that each test named in a table of the documents exists in the named file, that
-//! docs/protocol.md describes every key, and that some words are used nowhere.
+//! docs/protocol.md and docs/lab/protocol.md describe every key, and that some words are used
+//! nowhere.
 
 use std::path::PathBuf;
 
@@ -46,7 +47,9 @@ fn every_test_that_the_documents_name_is_there() {
 #[test]
 fn the_protocol_describes_every_key() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let protocol = std::fs::read_to_string(root.join("docs/protocol.md")).expect("the protocol");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("a page");
+    // The page for users has the keys of producers, and the lab those of workers.
+    let protocol = read("docs/protocol.md") + &read("docs/lab/protocol.md");
     let of_objects = OBJECT_KINDS.iter().map(|(kind, suffix)| match *kind {
         "event_end" => format!("`POBJ LF NAME{suffix}`"),
         "event_ends" => format!("`P LF INBOX{suffix}`"),
@@ -55,7 +58,7 @@ fn the_protocol_describes_every_key() {
     for key in of_objects.chain(SHARED_KINDS.iter().map(|(_, key)| format!("`P{key}`"))) {
         assert!(
             protocol.contains(&key),
-            "docs/protocol.md does not describe {key}"
+            "docs/protocol.md and docs/lab/protocol.md do not describe {key}"
         );
     }
 }
