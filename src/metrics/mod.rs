@@ -5,7 +5,8 @@
 //! of an object, an event type, the name of a worker, or an error. So the number of series does not
 //! grow with the number of objects.
 //!
-//! Without a scrape, a collector costs nothing. `docs/operations.md` lists all metrics.
+//! Without a scrape, a collector costs nothing. `docs/operations.md` lists the metrics to watch, and
+//! `docs/lab/operations.md` all others.
 //!
 //! ```no_run
 //! use prometheus_client::registry::Registry;

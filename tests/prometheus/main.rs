@@ -215,19 +215,25 @@ async fn serve(stream: TcpStream, go_on: Arc<Semaphore>) {
     }
 }
 
-/// Returns the names of the samples that docs/operations.md promises.
+/// Returns the names of the samples that docs/operations.md and docs/lab/operations.md promise.
 fn documented() -> BTreeSet<String> {
-    let page = include_str!("../../docs/operations.md");
-    let (_, chapter) = page.split_once("\n## Metrics\n").expect("a chapter");
-    let (chapter, _) = chapter.split_once("\n## ").expect("its end");
+    let pages = [
+        include_str!("../../docs/operations.md"),
+        include_str!("../../docs/lab/operations.md"),
+    ];
+    let chapters = pages.map(|page| {
+        let (_, chapter) = page.split_once("\n## Metrics\n").expect("a chapter");
+        chapter.split_once("\n## ").expect("its end").0
+    });
     let mut names = BTreeSet::from([
         "process_cpu_seconds_total".to_owned(),
         "process_resident_memory_bytes".to_owned(),
         "process_open_fds".to_owned(),
         "process_start_time_seconds".to_owned(),
     ]);
-    for row in chapter
-        .lines()
+    for row in chapters
+        .iter()
+        .flat_map(|chapter| chapter.lines())
         .filter(|line| line.starts_with("| `seriatim_"))
     {
         let mut cells = row.split('|').skip(1);

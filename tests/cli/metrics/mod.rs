@@ -19,15 +19,22 @@ use crate::support::recorder::{Act, Gate, Recorder};
 use crate::support::running::{retrying, start};
 use crate::support::{Redis, until};
 
-/// Returns the metrics' names in the table that follows this line of docs/operations.md.
+/// Returns the metrics' names in the tables that follow this line: docs/operations.md has the metrics
+/// to watch, and docs/lab/operations.md all others.
 fn documented(head: &str) -> BTreeSet<String> {
-    let page = include_str!("../../../docs/operations.md");
-    let (_, table) = page.split_once(head).expect("a table");
-    let rows = table
-        .trim_start()
-        .lines()
-        .take_while(|line| line.starts_with('|'))
-        .skip(2);
+    let pages = [
+        include_str!("../../../docs/operations.md"),
+        include_str!("../../../docs/lab/operations.md"),
+    ];
+    let tables: Vec<&str> = pages
+        .iter()
+        .filter_map(|page| Some(page.split_once(&format!("\n{head}\n"))?.1))
+        .collect();
+    assert!(!tables.is_empty(), "no page has the table of {head}");
+    let rows = tables.iter().flat_map(|table| {
+        let table = table.trim_start().lines();
+        table.take_while(|line| line.starts_with('|')).skip(2)
+    });
     let names = rows.flat_map(|row| {
         let names = row.split('|').nth(1).expect("a cell").split(", ");
         names.map(|name| name.trim().trim_matches('`'))
