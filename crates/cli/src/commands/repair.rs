@@ -25,7 +25,7 @@ use seriatim_console::shown;
 /// letters.
 ///
 /// The exit code is 0 if nothing is left to do, and 1 if something needs a decision, or if a run
-/// without --yes has found steps. docs/operations.md, "Lost keys", lists every key.
+/// without --yes has found steps. docs/operations.md, "Lost keys", says what each loss means.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Do the steps
