@@ -136,8 +136,6 @@ mod pages {
     struct Emit;
     #[doc = include_str!("../docs/time.md")]
     struct Time;
-    #[doc = include_str!("../docs/log.md")]
-    struct Log;
     #[doc = include_str!("../docs/handlers.md")]
     struct Handlers;
 }

@@ -101,6 +101,19 @@ pub struct CronPage {
 }
 
 /// A cron job to set: made by [`CronDraft::new`], passed to [`Control::set_cron`].
+///
+/// ```no_run
+/// use seriatim::control::{By, Control, CronDraft};
+/// use seriatim::cron::{CronSchedule, Missed};
+/// use seriatim::event::Json;
+///
+/// # async fn run(control: &Control) -> Result<(), Box<dyn std::error::Error>> {
+/// let schedule = CronSchedule::new("30 9 * * MON-FRI", Some("Europe/Berlin"))?;
+/// let event = Json::new(r#"{"type":"daily"}"#);
+/// let job = CronDraft::new("report", schedule, "reports", event).missed(Missed::Skip);
+/// control.set_cron(By { who: "reports@host", why: "start" }, job).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing is set before Control::set_cron"]
 pub struct CronDraft<E> {

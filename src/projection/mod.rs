@@ -5,6 +5,34 @@
 //! process dies, the rows that were not saved are applied again to the saved state. So each row is
 //! in the state once, in the order of finalizing. If rows were trimmed before they were applied,
 //! this is reported; such rows are never skipped silently.
+//!
+//! ```no_run
+//! # use std::collections::BTreeMap;
+//! # use std::time::Duration;
+//! # use seriatim::control::{Control, LogEntry};
+//! # use seriatim::projection::{Gaps, Projection, RedisStore, Runner};
+//! # use serde::{Deserialize, Serialize};
+//! #[derive(Default, Serialize, Deserialize)]
+//! struct PerStatus(BTreeMap<String, u64>);
+//!
+//! impl Projection for PerStatus {
+//!     fn apply(&mut self, entry: &LogEntry) {
+//!         *self.0.entry(entry.status.to_string()).or_default() += 1;
+//!     }
+//! }
+//!
+//! # async fn run(
+//! #     conn: seriatim::redis::aio::MultiplexedConnection,
+//! #     keys: seriatim::keys::Keys,
+//! #     stop: impl Future<Output = ()>,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
+//! let store = RedisStore::new(conn.clone(), keys.clone(), "per-status")?;
+//! let control = Control::new(conn).with_keys(keys);
+//! let lease = Duration::from_secs(10);
+//! let runner = Runner::<PerStatus, _>::open(store, control, lease, Gaps::Refuse).await?;
+//! runner.run(Duration::from_millis(100), stop).await?;
+//! # Ok(()) }
+//! ```
 
 mod store;
 
