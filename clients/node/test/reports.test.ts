@@ -5,7 +5,7 @@ import { type HandlerContext, HandlerEnded, InvalidProgress, RawJson, Worker } f
 import { HandlerTest } from "seriatim/testing";
 import { type Answers, Output } from "../dist/worker/output.js";
 import { logText } from "../dist/worker/reports.js";
-import { batch, program } from "./serving.js";
+import { batch, HELLO, program } from "./serving.js";
 import { type Process, until } from "./support.js";
 
 const DROPPED = "lines before this one were dropped: the handler logs faster than the worker reads";
@@ -211,6 +211,23 @@ test("a program writes the reports of a handler before its result", async (t) =>
         [0, 1].map(() => ['"begins"', '"two\\nlines"', '{"n":9007199254740992}']).concat([['"no"']]),
     );
 });
+
+for (const capabilities of [undefined, null, [], ["later"], "reports"]) {
+    test(`a worker with the capabilities ${JSON.stringify(capabilities)} gets no reports`, async (t) => {
+        const process = program(
+            t,
+            `worker.on("t", async (event, cx) => {
+                 cx.log("begins");
+                 await new Promise((resolve) => setTimeout(resolve, 5));
+                 cx.progress(1);
+             });`,
+            { ...HELLO, capabilities },
+        );
+        process.send(batch(1, "a", [{ type: "t" }]));
+        await until(() => linesOf(process).length > 0, "the result");
+        assert.deepEqual(linesOf(process), [{ type: "ok", batch: 1, id: 100 }]);
+    });
+}
 
 test("a report does not wait for the end of its handler", async (t) => {
     const process = program(

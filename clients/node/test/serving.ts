@@ -8,17 +8,18 @@ export const HELLO = {
     line_bytes_max: 4 << 20,
     timeout_ms: 60_000,
     cancel_ms: 5000,
+    capabilities: ["reports"],
 };
 
 export const SERVE = "await worker.serve();";
 
-export function program(t: Parameters<typeof script>[0], handlers: string): Process {
+export function program(t: Parameters<typeof script>[0], handlers: string, hello: object = HELLO): Process {
     const started = script(
         t,
         `const worker = new Worker(undefined, { concurrency: 8 });\n${handlers}\n${SERVE}`,
         { pipes: true },
     );
-    started.send(HELLO);
+    started.send(hello);
     return started;
 }
 

@@ -18,7 +18,10 @@ Line = dict[str, Any]
 
 
 class FakeWorker:
-    """Has one program. Each read has a time limit, so that a test cannot hang."""
+    """Has one program. Each read has a time limit, so that a test cannot hang.
+
+    `hello` has members of the first line; one that is `None` is absent.
+    """
 
     def __init__(self, folder: Path, *, hello: Optional[Line] = None, program: str = "served.py") -> None:
         self.folder = folder
@@ -38,7 +41,8 @@ class FakeWorker:
         self._reader.start()
         self._batch = 0
         greeting = {"type": "hello", "protocol": 1, "child": 0, "line_bytes_max": 4 << 20, "timeout_ms": 300000}
-        self.say(**{**greeting, "cancel_ms": 5000, **(hello or {})})
+        greeting = {**greeting, "cancel_ms": 5000, "capabilities": ["reports"], **(hello or {})}
+        self.say(**{name: value for name, value in greeting.items() if value is not None})
 
     def __enter__(self) -> FakeWorker:
         return self

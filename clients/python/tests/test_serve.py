@@ -401,6 +401,16 @@ def test_reports_come_before_the_result_of_their_event(fake: FakeWorker, type_: 
     assert fake.is_silent()
 
 
+@pytest.mark.parametrize("capabilities", [None, [], ["later"], "reports"])
+@pytest.mark.parametrize("type_", ["reports", "async reports"])
+def test_an_older_worker_gets_no_reports(tmp_path: Path, type_: str, capabilities: Any) -> None:
+    with FakeWorker(tmp_path, hello={"capabilities": capabilities}) as fake:
+        assert fake.answer()["type"] == "hello"
+        batch = fake.batch(*[{"type": type_, "n": n} for n in range(3)])
+        fake.delivered(batch, 12)
+        assert fake.is_silent()
+
+
 def test_a_report_does_not_wait_for_the_end_of_its_handler(fake: FakeWorker) -> None:
     batch = fake.batch("ok", "reports and waits")
     assert fake.answer() == ok(batch)

@@ -12,6 +12,9 @@ use seriatim::sink::{Context, PROGRESS_BYTES_MAX, REPORT_LINE_BYTES_MAX, Stop};
 
 /// The version of the protocol.
 const VERSION: u64 = 1;
+/// The lines that this worker takes beyond those that each worker of the version takes: `reports` are the lines
+/// `progress` and `log`. A program must not write such a line to a worker that does not name it.
+const CAPABILITIES: [&str; 1] = ["reports"];
 /// The longest line of a program, in bytes without its end.
 pub(crate) const LINE_BYTES_MAX: usize = 4 << 20;
 /// The most batches that a program has at a time.
@@ -310,7 +313,7 @@ pub(crate) fn hello(child: usize, timeout: Duration, cancel: Duration) -> Bytes 
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     line(&json!({
         "type": "hello", "protocol": VERSION, "child": child, "line_bytes_max": LINE_BYTES_MAX,
-        "timeout_ms": ms(timeout), "cancel_ms": ms(cancel),
+        "timeout_ms": ms(timeout), "cancel_ms": ms(cancel), "capabilities": CAPABILITIES,
     }))
 }
 
@@ -555,6 +558,18 @@ mod tests {
             panic!("no hello");
         };
         assert_eq!(hello.client.len(), CLIENT_BYTES_MAX - 1);
+    }
+
+    /// Programs read the capabilities to know which of the newer lines they may write.
+    #[test]
+    fn the_hello_names_what_older_workers_do_not_take() {
+        let line = hello(3, Duration::from_secs(300), Duration::from_secs(5));
+        let read: serde_json::Value = serde_json::from_slice(&line).expect("JSON");
+        let all = json!({
+            "type": "hello", "protocol": 1, "child": 3, "line_bytes_max": 4 << 20, "timeout_ms": 300_000,
+            "cancel_ms": 5000, "capabilities": ["reports"],
+        });
+        assert_eq!(read, all);
     }
 
     #[test]

@@ -21,8 +21,8 @@ interface Link {
     readonly timeoutMs: number;
     readonly lineBytesMax: number;
     store(inHand: InHand, id: number, name: string, value: string): Promise<void>;
-    /** Whether reports still have a reader. */
-    isOpen(): boolean;
+    /** Whether reports have a reader. */
+    takesReports(): boolean;
 }
 
 const NOTHING_DONE: ReadonlyMap<string, string> = new Map();
@@ -95,13 +95,13 @@ class Hand implements EventInHand {
     }
 
     progress(json: string): void {
-        if (this.link.isOpen()) {
+        if (this.link.takesReports()) {
             this.inHand.answers.progress(this.id, json);
         }
     }
 
     log(text: string): void {
-        if (this.link.isOpen()) {
+        if (this.link.takesReports()) {
             this.inHand.answers.log(this.id, text);
         }
     }
@@ -203,7 +203,8 @@ export class Engine {
         if (this.taken.push(inHand) === 1) {
             const { keys, store } = this;
             const { timeoutMs, lineBytesMax } = hello;
-            const link = { keys, timeoutMs, lineBytesMax, store, isOpen: () => !this.isDead };
+            const takesReports = () => hello.takesReports && !this.isDead;
+            const link = { keys, timeoutMs, lineBytesMax, store, takesReports };
             // The other lines that were read together with this one come first: one may be a cancel.
             queueMicrotask(() => {
                 for (const one of this.taken.splice(0)) {

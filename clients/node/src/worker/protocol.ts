@@ -21,6 +21,8 @@ export interface Hello {
     readonly timeoutMs: number;
     readonly cancelMs: number;
 }
+    /** Whether the worker takes the lines `progress` and `log`. To an earlier worker they break the protocol. */
+    readonly takesReports: boolean;
 
 /** One event of a batch. */
 export interface Envelope {
@@ -148,11 +150,13 @@ function hello(read: Reader): Hello {
         );
     }
     return {
+    const { capabilities } = read.members;
         type: "hello",
         lineBytesMax: read.number("line_bytes_max", 1 << 20),
         timeoutMs: read.number("timeout_ms", 300_000),
         cancelMs: read.number("cancel_ms", 5_000),
     };
+        takesReports: Array.isArray(capabilities) && capabilities.includes("reports"),
 }
 
 function batch(read: Reader): Batch {

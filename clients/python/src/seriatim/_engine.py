@@ -33,6 +33,7 @@ from ._handlers import Handlers
 from ._names import Keys
 from ._output import Output
 from ._pool import Pool
+from ._reports import NoReceiver, Receiver
 from .errors import ProgramMismatch, WorkerFailed, shown
 from .outcomes import Cancelled, Transient
 
@@ -82,6 +83,7 @@ class Engine:
         self._ends_within = ends_within
         self._pool = Pool(concurrency)
         self._out = Output(target)
+        self._reports: Receiver = self._out
         self._out.say(protocol.hello(concurrency, _client()))
         self._running: dict[int, Batch] = {}
         self._is_ending = False
@@ -152,7 +154,7 @@ class Engine:
         if isinstance(line, protocol.BatchLine):
             if self.hello is None:
                 raise protocol.ProtocolError("a batch came before the hello")
-            batch = Batch(line, self._setting, self._store, self._out)
+            batch = Batch(line, self._setting, self._store, self._reports)
             self._running[batch.number] = batch
             self._go_on(batch, batch.next())
         elif isinstance(line, protocol.CancelLine):
@@ -169,6 +171,9 @@ class Engine:
                     f"the program seriatim speaks version {line.protocol} of the handler protocol, and this package "
                     f"speaks version {protocol.VERSION}; update the older one"
                 )
+            if not line.takes_reports:
+                self._reports = NoReceiver()
+                LOG.debug("progress and log lines of handlers are dropped: update the program seriatim")
             self.hello = line
             self._setting = Setting(self._setting.handlers, self._setting.keys, line.timeout_ms, line.line_bytes_max)
 

@@ -28,6 +28,8 @@ class Hello:
     line_bytes_max: int
     timeout_ms: Optional[int]
     cancel_ms: int
+    #: Whether the worker takes the lines `progress` and `log`. To an earlier worker they break the protocol.
+    takes_reports: bool = False
 
 
 #: An event of a batch: its id, the id before it, and its value. The value is an exception if Python cannot read it.
@@ -152,11 +154,13 @@ def _line(line: dict[str, Any], text: str) -> Line:
             text,
         )
     if kind == "hello":
+        capabilities = line.get("capabilities")
         return Hello(
             int(line["protocol"]),
             int(line.get("line_bytes_max", LINE_BYTES_MAX)),
             line.get("timeout_ms"),
             int(line.get("cancel_ms", 5000)),
+            isinstance(capabilities, list) and "reports" in capabilities,
         )
     if kind == "cancel":
         return CancelLine(int(line["batch"]), int(line["id"]))

@@ -23,6 +23,16 @@ class Receiver(Protocol):
     def log(self, batch: int, id: int, text: str) -> None: ...
 
 
+class NoReceiver:
+    """Drops all reports."""
+
+    def progress(self, batch: int, id: int, value: bytes) -> None:
+        pass
+
+    def log(self, batch: int, id: int, text: str) -> None:
+        pass
+
+
 class Reports:
     """The reports of the handler of one event. May be used by several threads."""
 
