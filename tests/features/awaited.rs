@@ -61,7 +61,13 @@ async fn called(emitter: &Emitter, kind: &str) -> Result<Value, CallError> {
 
 fn ended(failed: Result<Value, CallError>) -> EventEnd {
     match failed {
-        Err(CallError::Ended(end)) => end,
+        Err(CallError::Ended { object, name, end }) => {
+            assert!(
+                object.as_str() == "work:1" && name.starts_with('-'),
+                "{name}"
+            );
+            *end
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -81,11 +87,13 @@ async fn a_call_returns_the_result_of_its_handler() {
         let double = event("double");
         let wrong = emitter.call::<String>("work:1", &double, PATIENCE).await;
         let wrong = wrong.expect_err("it is a number");
+        let text = wrong.to_string();
         assert!(
-            wrong.to_string().starts_with(
-                "the event was delivered, but its result cannot be read: invalid type"
-            ),
-            "{wrong}"
+            text.starts_with("event \"-")
+                && text.contains(
+                    " of work:1 was delivered, but its result cannot be read: invalid type"
+                ),
+            "{text}"
         );
         let scheduled = emitter.schedule("work:1", &event("double")).key("k");
         scheduled.send().await.expect("scheduled");
@@ -112,7 +120,11 @@ async fn an_event_that_is_not_delivered_tells_its_end() {
         (EventStatus::Dead, Some("pay: no card"), 2)
     );
     let failed = called(&emitter, "reject").await.expect_err("it is dead");
-    assert_eq!(failed.to_string(), "the event is dead: pay: no such user");
+    let text = failed.to_string();
+    assert!(
+        text.starts_with("event \"-") && text.ends_with(" of work:1 is dead: pay: no such user"),
+        "{text}"
+    );
     let end = ended(Err(failed));
     assert_eq!((end.attempts, end.id.is_some()), (0, true));
     worker.finish().await;

@@ -64,17 +64,45 @@ pub enum WaitError {
 #[non_exhaustive]
 pub enum CallError {
     /// The event is not queued, or that is unknown.
-    #[error(transparent)]
-    Emit(#[from] EmitError),
+    #[error("{error} (event {name:?})")]
+    Emit {
+        /// The name of the event. If the event is queued, [`end_of`](crate::Emitter::end_of) waits for
+        /// its end.
+        name: String,
+        /// The error of the emit.
+        #[source]
+        error: EmitError,
+    },
     /// The event had not ended in time. It goes on.
     #[error(transparent)]
     Wait(#[from] WaitError),
     /// The event has ended, but was not delivered.
-    #[error("the event is {}: {}", .0.status, .0.error.as_deref().unwrap_or("without an error"))]
-    Ended(EventEnd),
+    #[error(
+        "event {name:?} of {} is {}: {}",
+        escape::name(.object.as_str()), .end.status, .end.error.as_deref().unwrap_or("without an error")
+    )]
+    Ended {
+        /// The object.
+        object: ObjectName,
+        /// The name of the event.
+        name: String,
+        /// How the event has ended.
+        end: Box<EventEnd>,
+    },
     /// The event was delivered, but its result is not of the wanted type.
-    #[error("the event was delivered, but its result cannot be read: {0}")]
-    Result(serde_json::Error),
+    #[error(
+        "event {name:?} of {} was delivered, but its result cannot be read: {error}",
+        escape::name(.object.as_str())
+    )]
+    Result {
+        /// The object.
+        object: ObjectName,
+        /// The name of the event.
+        name: String,
+        /// The error of the conversion.
+        #[source]
+        error: serde_json::Error,
+    },
 }
 
 impl EventEnd {
@@ -115,12 +143,25 @@ impl EventEnd {
         }
     }
 
-    /// Returns the result, if the event was delivered.
-    pub(super) fn into_result<T: DeserializeOwned>(self) -> Result<T, CallError> {
+    /// Returns the result, if the event was delivered. `object` and `name` are those of the event.
+    pub(super) fn into_result<T: DeserializeOwned>(
+        self,
+        object: &ObjectName,
+        name: &str,
+    ) -> Result<T, CallError> {
+        let (object, name) = (object.clone(), name.to_owned());
         if self.status == EventStatus::Completed {
-            self.result().map_err(CallError::Result)
+            self.result().map_err(|error| CallError::Result {
+                object,
+                name,
+                error,
+            })
         } else {
-            Err(CallError::Ended(self))
+            Err(CallError::Ended {
+                object,
+                name,
+                end: Box::new(self),
+            })
         }
     }
 }
@@ -151,9 +192,14 @@ mod tests {
     #[test]
     fn an_event_that_was_not_delivered_has_no_result() {
         let end = end(r#"{"status":"dead","id":12,"attempts":3,"error":"no \/ card","later":[1]}"#);
-        let failed = end.into_result::<Value>().expect_err("it is dead");
-        assert_eq!(failed.to_string(), "the event is dead: no / card");
-        let CallError::Ended(end) = failed else {
+        let object = ObjectName::new("work:1").expect("a name");
+        let failed = end.into_result::<Value>(&object, "k");
+        let failed = failed.expect_err("it is dead");
+        assert_eq!(
+            failed.to_string(),
+            r#"event "k" of work:1 is dead: no / card"#
+        );
+        let CallError::Ended { end, .. } = failed else {
             panic!("{failed}");
         };
         assert_eq!((end.id, end.attempts), (Some(12), 3));

@@ -70,9 +70,13 @@ impl<'a> Emit<'a> {
     /// # Ok(()) }
     /// ```
     pub fn awaited(self) -> AwaitedEmit<'a> {
+        self.awaited_as(ScheduleKey::unique())
+    }
+
+    fn awaited_as(self, name: ScheduleKey) -> AwaitedEmit<'a> {
         let emit = IdempotentEmit {
             emit: self,
-            key: Ok(ScheduleKey::unique()),
+            key: Ok(name),
             window: KEEP,
         };
         AwaitedEmit { emit, keep: KEEP }
@@ -211,10 +215,16 @@ impl Emitter {
         within: Duration,
     ) -> Result<T, CallError> {
         let began = Instant::now();
-        let emit = self.event(object, event).awaited();
-        let awaited = emit.send_until(Some(began + within.min(KEEP / 4))).await?;
+        let name = ScheduleKey::unique();
+        let emit = self.event(object, event).awaited_as(name.clone());
+        let sent = emit.send_until(Some(began + within.min(KEEP / 4))).await;
+        let name = name.as_str().to_owned();
+        let awaited = match sent {
+            Ok(awaited) => awaited,
+            Err(error) => return Err(CallError::Emit { name, error }),
+        };
         let left = within.saturating_sub(began.elapsed());
-        awaited.end(left).await?.into_result()
+        awaited.end(left).await?.into_result(&awaited.object, &name)
     }
 
     /// Waits until the event with this name has ended, at most for this time, which has at least 100
