@@ -217,6 +217,35 @@ impl EmitError {
     }
 }
 
+/// The results of a transaction that Redis ran.
+#[derive(Debug, Clone)]
+pub(super) struct Replies {
+    /// The result of each command.
+    pub(super) results: Vec<Value>,
+    /// Present if the emitter waits for replicas, and too few have the transaction.
+    pub(super) too_few: Option<TooFew>,
+}
+
+impl Replies {
+    /// Returns an error if too few replicas have the transaction. Call it after the results were
+    /// read: their errors show that the call was not applied, or only in part.
+    pub(super) fn check(&self, object: &ObjectName) -> Result<(), EmitError> {
+        match self.too_few {
+            None => Ok(()),
+            Some(TooFew {
+                reached,
+                wanted,
+                not_local,
+            }) => Err(EmitError::Unreplicated {
+                object: object.clone(),
+                reached,
+                wanted,
+                not_local,
+            }),
+        }
+    }
+}
+
 /// The failure of a whole transaction. It does not name an object. [`Failed::about`] adds the
 /// object.
 #[derive(Debug, Clone)]
@@ -225,8 +254,6 @@ pub(super) enum Failed {
     Connect { redis: String, source: RedisError },
     /// There was no reply, or the reply does not show the outcome.
     Unknown(RedisError),
-    /// The transaction is queued on the master, but not on enough replicas.
-    Unreplicated(TooFew),
     /// The transaction was certainly not applied, because Redis is out of memory.
     OutOfMemory,
     /// The transaction was certainly not applied, for a reason other than memory.
@@ -248,16 +275,6 @@ impl Failed {
         match self.clone() {
             Self::Connect { redis, source } => EmitError::Connect { redis, source },
             Self::Unknown(source) => EmitError::Unknown { object, source },
-            Self::Unreplicated(TooFew {
-                reached,
-                wanted,
-                not_local,
-            }) => EmitError::Unreplicated {
-                object,
-                reached,
-                wanted,
-                not_local,
-            },
             Self::OutOfMemory => EmitError::OutOfMemory { object },
             Self::Refused(source) => EmitError::Refused { object, source },
         }
@@ -269,7 +286,7 @@ impl Failed {
     pub(super) fn spoils_connection(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Unknown(_) => true,
-            Self::OutOfMemory | Self::Unreplicated(_) => false,
+            Self::OutOfMemory => false,
             Self::Refused(error) => matches!(
                 error.code(),
                 Some("READONLY" | "NOAUTH" | "NOPERM" | "WRONGPASS" | "MASTERDOWN")
@@ -314,6 +331,16 @@ pub(super) fn read_answer(
         )))),
         _ => Err(unreadable()),
     }
+}
+
+/// Joins the results of a transaction with the outcome of the wait for replicas.
+pub(super) fn replies(
+    results: Result<Vec<Value>, Failed>,
+    waited: Result<Option<TooFew>, Failed>,
+) -> Result<Replies, Failed> {
+    let results = results?;
+    let too_few = waited?;
+    Ok(Replies { results, too_few })
 }
 
 /// Returns the errors among replies, by their index.

@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{unconstrained, yield_now};
 
 use super::draft::Draft;
-use super::error::{Failed, read_answer, refused, refused_commands};
+use super::error::{Failed, Replies, read_answer, refused, refused_commands, replies};
 use super::wire::Wire;
 
 /// Maximum number of emits in a group.
@@ -47,7 +47,7 @@ const GROUPS_MAX: usize = 64;
 const GROUPS_MAX_WITH_WAIT: usize = 2;
 
 /// The results of the two commands of one emit: the LPUSH of its events, and the LPUSH of markers.
-type Answer = Result<Vec<Value>, Failed>;
+type Answer = Result<Replies, Failed>;
 
 /// Returns whether an emit may share a transaction with others: it has few bytes and no data.
 pub(super) fn may_join(draft: &Draft) -> bool {
@@ -198,8 +198,7 @@ async fn send(mut connection: Connection, mut group: Vec<Queued>) {
         let (answer, waited) = connection.wire.transact(&pipe).await;
         let errors = refused_commands(&answer, group.len());
         if errors.is_empty() {
-            let answer =
-                read_answer(answer, pipe.len()).and_then(|results| waited.map(|()| results));
+            let answer = replies(read_answer(answer, pipe.len()), waited);
             if let Err(Failed::Unknown(_)) = &answer {
                 // There was no reply, or the reply may still come late. So nothing more is sent
                 // over this connection.
@@ -224,12 +223,16 @@ async fn send(mut connection: Connection, mut group: Vec<Queued>) {
 /// Sends to the caller of each emit the result of its command and of the push of markers.
 fn tell_all(group: Vec<Queued>, answer: Answer) {
     match answer {
-        Ok(mut results) => {
+        Ok(Replies {
+            mut results,
+            too_few,
+        }) => {
             let marked = results.pop().unwrap_or(Value::Nil);
             for (emit, pushed) in group.into_iter().zip(results) {
+                let results = vec![pushed, marked.clone()];
                 tell(
                     emit.outcome,
-                    Outcome::Sent(Ok(vec![pushed, marked.clone()])),
+                    Outcome::Sent(Ok(Replies { results, too_few })),
                 );
             }
         }

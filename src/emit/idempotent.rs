@@ -187,18 +187,22 @@ impl Emitter {
             let mut pipe = redis::pipe();
             pipe.atomic()
                 .add_command(self.script_of(draft, keyed, limit, with, with_text));
-            let answers = self
+            let replies = self
                 .link
                 .transact(&pipe)
                 .await
                 .map_err(|failed| failed.about(&draft.object))?;
-            let answer = answers.first().unwrap_or(&Value::Nil);
+            let answer = replies.results.first().unwrap_or(&Value::Nil);
             if let Some(done) = read(
                 &draft.object,
                 keyed.map(|keyed| keyed.key),
                 draft.events as u64,
                 answer,
             )? {
+                replies.check(&draft.object)?;
+                if done.repeated && self.link.waits() {
+                    self.mark_again(&draft.object).await?;
+                }
                 return Ok(Emitted {
                     events: draft.events,
                     queued: done.queued,
@@ -207,6 +211,19 @@ impl Emitter {
             }
         }
         Err(Failed::no_reply().about(&draft.object))
+    }
+
+    /// Waits until replicas have an emit that was done before. A wait covers only the writes of its
+    /// own connection, and a repeated emit writes nothing. So this pushes a marker, which does no harm.
+    async fn mark_again(&self, object: &ObjectName) -> Result<(), EmitError> {
+        let mut pipe = redis::pipe();
+        let mut mark = self.mark();
+        mark.arg(object.as_str());
+        pipe.atomic().add_command(mark);
+        match self.link.transact(&pipe).await {
+            Ok(replies) => replies.check(object),
+            Err(failed) => Err(failed.about(object)),
+        }
     }
 
     /// Returns the script call that makes this emit.

@@ -20,7 +20,7 @@ use tokio::sync::OnceCell;
 
 use super::awaited::Reader;
 use super::draft::Draft;
-use super::error::{EmitError, Failed, failed, read_answer};
+use super::error::{EmitError, Failed, Replies, failed, read_answer, replies};
 use super::group::{self, Gate};
 use super::wire::{Wire, all_replies, refusal_of_transactions};
 use crate::connection::{PatientConnection, Route, RouteError, Server, Wait, must_accept_writes};
@@ -65,7 +65,7 @@ impl Link {
         &self,
         mut draft: Draft,
         markers_key: &Arc<str>,
-    ) -> Result<Vec<Value>, Failed> {
+    ) -> Result<Replies, Failed> {
         if let Self::Own(own) = self
             && group::may_join(&draft)
         {
@@ -86,13 +86,12 @@ impl Link {
     }
 
     /// Sends an atomic pipeline once, and returns the result of each of its commands.
-    pub(super) async fn transact(&self, pipe: &Pipeline) -> Result<Vec<Value>, Failed> {
+    pub(super) async fn transact(&self, pipe: &Pipeline) -> Result<Replies, Failed> {
         match self {
             Self::Own(own) => {
                 let mut live = own.ready().await?;
                 let (answer, waited) = live.wire.transact(pipe).await;
-                let answer =
-                    read_answer(answer, pipe.len()).and_then(|results| waited.map(|()| results));
+                let answer = replies(read_answer(answer, pipe.len()), waited);
                 own.forget_if_spoilt(&live, &answer);
                 answer
             }
@@ -112,9 +111,14 @@ impl Link {
                     .await?;
                 let (offset, count) = all_replies(pipe);
                 let answer = given.req_packed_commands(pipe, offset, count).await;
-                read_answer(answer, pipe.len())
+                replies(read_answer(answer, pipe.len()), Ok(None))
             }
         }
+    }
+
+    /// Returns whether each transaction waits for replicas.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self, Self::Own(own) if own.wait.is_some())
     }
 
     /// Sends a command that only reads.

@@ -16,7 +16,7 @@ use redis::{Cmd, Pipeline, Value};
 
 use super::Emitter;
 use super::draft::Draft;
-use super::error::{EmitError, Failed};
+use super::error::{EmitError, Failed, Replies};
 use super::idempotent::{Done, read};
 use super::limits::Known;
 use crate::event::{IntoEvent, ObjectName};
@@ -144,7 +144,11 @@ impl Emitter {
             let pipe = chunk.take_pipeline(self, &known);
             let mut sending = pin!(self.looking(looks, async {
                 if pipe.is_empty() {
-                    Ok(Vec::new())
+                    let results = Vec::new();
+                    Ok(Replies {
+                        results,
+                        too_few: None,
+                    })
                 } else {
                     self.link.transact(&pipe).await
                 }
@@ -360,12 +364,12 @@ impl Progress<'_> {
     }
 
     /// Records the outcome of a chunk from the replies to it.
-    fn settle(&mut self, chunk: Chunk, answers: Result<Vec<Value>, Failed>) {
+    fn settle(&mut self, chunk: Chunk, answers: Result<Replies, Failed>) {
         if chunk.groups.is_empty() {
             return;
         }
-        let answers = match answers {
-            Ok(answers) => answers,
+        let replies = match answers {
+            Ok(replies) => replies,
             Err(failed) => {
                 for group in &chunk.groups {
                     self.fail(
@@ -381,12 +385,14 @@ impl Progress<'_> {
         self.chunks += 1;
         let emitter = self.emitter;
         let has_marks = chunk.groups.iter().any(|group| !group.by_script);
-        let mark = answers.last().unwrap_or(&Value::Nil);
-        for (group, answer) in chunk.groups.iter().zip(&answers) {
+        let mark = replies.results.last().unwrap_or(&Value::Nil);
+        for (group, answer) in chunk.groups.iter().zip(&replies.results) {
             let object = &group.object;
             if group.by_script {
-                let done = read(object, None, group.events(), answer);
-                match done.and_then(|done| done.ok_or_else(|| Failed::no_reply().about(object))) {
+                let done = read(object, None, group.events(), answer)
+                    .and_then(|done| done.ok_or_else(|| Failed::no_reply().about(object)))
+                    .and_then(|done| replies.check(object).map(|()| done));
+                match done {
                     Ok(Done {
                         part: Some((some, error)),
                         ..
@@ -405,12 +411,13 @@ impl Progress<'_> {
             let pushed = emitter.pushed(object, answer, || emitter.keys.events(object.as_str()));
             let marked =
                 pushed.and_then(|_| emitter.pushed(object, mark, || emitter.markers.to_string()));
-            match marked {
+            match marked.and_then(|_| replies.check(object)) {
                 Ok(_) => self.acknowledged += group.events(),
                 Err(error) => self.fail(object.as_str(), group.first, error),
             }
         }
-        if has_marks && !matches!(mark, Value::Int(_)) {
+        let lacks_mark = has_marks && !matches!(mark, Value::Int(_));
+        if lacks_mark || replies.too_few.is_some() {
             self.stop(chunk.end);
         }
     }

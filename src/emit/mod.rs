@@ -457,10 +457,11 @@ impl Emit<'_> {
         let (object, events, with_data) =
             (draft.object.clone(), draft.events, draft.data.is_some());
         let sending = emitter.link.emit(draft, &emitter.markers);
-        let answers = emitter
+        let replies = emitter
             .looking(looks, sending)
             .await
             .map_err(|failed| failed.about(&object))?;
+        let answers = &replies.results;
         if let (true, Some(Value::ServerError(error))) = (with_data, answers.first()) {
             return Err(EmitError::Unknown {
                 object,
@@ -472,6 +473,7 @@ impl Emit<'_> {
         let queued =
             emitter.pushed(&object, answer(at), || emitter.keys.events(object.as_str()))?;
         emitter.pushed(&object, answer(at + 1), || emitter.markers.to_string())?;
+        replies.check(&object)?;
         Ok(Emitted {
             events,
             queued,

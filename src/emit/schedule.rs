@@ -235,13 +235,15 @@ impl Emitter {
         if key.is_chosen() {
             pipe.add_command(self.taken(&object)).ignore();
         }
-        let answers = self
+        let replies = self
             .link
             .transact(&pipe)
             .await
             .map_err(|failed| failed.about(&object))?;
+        let answers = &replies.results;
         let deleted = number(&object, answers.first(), || hash)?;
         let removed = number(&object, answers.get(1), || set)?;
+        replies.check(&object)?;
         let was_there = if deleted + removed > 0 {
             Cancelled::Cancelled
         } else {
@@ -282,15 +284,15 @@ impl Emitter {
                 id,
                 with_text,
             ));
-            let answers = self
+            let replies = self
                 .link
                 .transact(&pipe)
                 .await
                 .map_err(|failed| failed.about(object))?;
-            let answer = CancelReply::read(answers.first().unwrap_or(&Value::Nil));
+            let answer = CancelReply::read(replies.results.first().unwrap_or(&Value::Nil));
             match answer.map_err(|error| script_failed(object, error))? {
                 CancelReply::Unknown => {}
-                known => return Ok(known),
+                known => return replies.check(object).map(|()| known),
             }
         }
         Err(Failed::no_reply().about(object))
@@ -300,14 +302,14 @@ impl Emitter {
     async fn redis_ms(&self, object: &ObjectName) -> Result<u64, EmitError> {
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("TIME").ignore();
-        let answers = self
+        let replies = self
             .link
             .transact(&pipe)
             .await
             .map_err(|failed| failed.about(object))?;
         let read = || {
             let (seconds, micros): (u64, u64) =
-                redis::from_redis_value(answers.into_iter().next()?).ok()?;
+                redis::from_redis_value(replies.results.into_iter().next()?).ok()?;
             Some(seconds * 1000 + micros.div_ceil(1000))
         };
         read().ok_or_else(|| unexpected(object, "TIME did not return a time"))
@@ -364,13 +366,14 @@ impl Emitter {
                 .arg("wake")
                 .ignore();
         }
-        let answers = self
+        let first = first.object.clone();
+        let replies = self
             .link
             .transact(&pipe)
             .await
-            .map_err(|failed: Failed| failed.about(&first.object))?;
-        let mut answers = answers.iter();
-        let (mut taken, mut unread) = (Vec::new(), Ok(()));
+            .map_err(|failed: Failed| failed.about(&first))?;
+        let mut answers = replies.results.iter();
+        let (begin, mut taken, mut unread) = (scheduled.len(), Vec::new(), Ok(()));
         for ready in chunk.ready {
             let (object, mode) = (ready.object.clone(), ready.mode);
             match ready.read(self, &mut answers) {
@@ -391,6 +394,12 @@ impl Emitter {
                     break;
                 }
             }
+        }
+        if scheduled.len() > begin
+            && let Err(error) = replies.check(&first)
+        {
+            scheduled.truncate(begin);
+            return Err(error);
         }
         // These schedules are stored by now. Former events with their keys may still wait for a
         // retry.

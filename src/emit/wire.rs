@@ -6,7 +6,7 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 
 use super::error::Failed;
-use crate::connection::{PatientConnection, Wait};
+use crate::connection::{PatientConnection, TooFew, Wait};
 
 #[derive(Clone)]
 pub(super) struct Wire {
@@ -34,19 +34,19 @@ impl Wire {
     }
 
     /// Sends an atomic pipeline once, and returns the replies to `MULTI`, to each command and to
-    /// `EXEC`. The second result is the outcome of the wait for replicas. Ignore the second result if
-    /// the transaction failed.
+    /// `EXEC`. The second result is the outcome of the wait for replicas: `None` if enough have the
+    /// transaction. Ignore the second result if the transaction failed.
     pub(super) async fn transact(
         &mut self,
         pipe: &Pipeline,
-    ) -> (RedisResult<Vec<Value>>, Result<(), Failed>) {
+    ) -> (RedisResult<Vec<Value>>, Result<Option<TooFew>, Failed>) {
         let (offset, count) = all_replies(pipe);
         let Some(wait) = self.wait else {
             return (
                 self.connection
                     .req_packed_commands(pipe, offset, count)
                     .await,
-                Ok(()),
+                Ok(None),
             );
         };
         // Transaction and wait are written at once: the first poll sends the transaction, and then
@@ -58,8 +58,8 @@ impl Wire {
         )
         .await;
         let waited = match waited {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(too_few)) => Err(Failed::Unreplicated(too_few)),
+            Ok(Ok(())) => Ok(None),
+            Ok(Err(too_few)) => Ok(Some(too_few)),
             Err(error) => Err(Failed::Unknown(error)),
         };
         (reply, waited)

@@ -85,6 +85,37 @@ async fn an_emit_counts_only_if_replicas_have_it() {
     );
 }
 
+/// Story: a repeated emit writes nothing, and a wait covers only the writes of its own connection. So
+/// the repeat was acknowledged although no replica had the event.
+#[tokio::test]
+async fn a_repeated_emit_waits_for_the_first_one() {
+    let pair = Pair::start().await;
+    let emit = async |replicas: u32| {
+        let builder = Emitter::builder(pair.master.url()).keys(pair.master.keys().clone());
+        let emitter = builder.wait(replicas, MS(300)).connect().await;
+        let emitter = emitter.expect("connected");
+        let emit = emitter.event("work:1", Json::new("1"));
+        emit.idempotency_key("k").send().await
+    };
+    let replica = redis::Client::open(pair.replica.url()).expect("a URL");
+    let mut replica = replica
+        .get_multiplexed_async_connection()
+        .await
+        .expect("connected");
+    let sleeps = tokio::spawn(async move {
+        let sleep = redis::cmd("DEBUG").arg("SLEEP").arg(4).take();
+        let _: redis::RedisResult<()> = sleep.query_async(&mut replica).await;
+    });
+    emit(0).await.expect("queued");
+    let error = emit(1).await.expect_err("the replica does not have it");
+    assert!(matches!(error, EmitError::Unreplicated { .. }), "{error}");
+    sleeps.await.expect("it sleeps");
+    let repeated = until("it is replicated", MS(20_000), async || emit(1).await.ok()).await;
+    assert!(repeated.repeated);
+    let console = pair.master.console().await;
+    assert_eq!(console.list(&console.keys.events("work:1")).await, ["1"]);
+}
+
 /// 256 emits at once share few waits. So even a lost reply delays them for the time of few waits.
 #[tokio::test]
 async fn emits_together_share_a_wait() {
