@@ -1,6 +1,8 @@
 /** Tests of small parts. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { LimitTable } from "../dist/emit/limits.js";
 import { readTransaction } from "../dist/emit/reply.js";
 import { cut, escapeName } from "../dist/escape.js";
@@ -19,6 +21,23 @@ test("lines are cut out of chunks of any size", () => {
         }
         assert.deepEqual(lines, ['{"a":"é😀"}', "", '{"b":1}'], `pieces of ${size} bytes`);
     }
+});
+
+/** Story: each line was a part of the string of its chunk. So a small batch in hand kept 64 KiB. */
+test("a line keeps no other line of its chunk in memory", () => {
+    setFlagsFromString("--expose-gc");
+    const collect = runInNewContext("gc") as () => void;
+    const used = () => {
+        collect();
+        return process.memoryUsage().heapUsed;
+    };
+    const reader = new LineReader();
+    const chunk = Buffer.from(`${"k".repeat(100)}\n${"x".repeat(64 * 1024 - 102)}\n`);
+    const before = used();
+    const kept = Array.from({ length: 500 }, () => reader.lines(chunk)[0]);
+    const bytes = (used() - before) / kept.length;
+    assert.equal(kept.at(-1), "k".repeat(100));
+    assert.ok(bytes < 4096, `${bytes} bytes for a line of 100 bytes`);
 });
 
 test("a line above the limit, and one that is no UTF-8, are refused", () => {

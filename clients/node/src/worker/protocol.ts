@@ -1,4 +1,5 @@
 /** The lines of the handler protocol, version 1. */
+import { isUtf8 } from "node:buffer";
 import { quoted } from "../escape.js";
 import { rawEvents } from "./raw.js";
 
@@ -20,9 +21,9 @@ export interface Hello {
     readonly lineBytesMax: number;
     readonly timeoutMs: number;
     readonly cancelMs: number;
-}
     /** Whether the worker takes the lines `progress` and `log`. To an earlier worker they break the protocol. */
     readonly takesReports: boolean;
+}
 
 /** One event of a batch. */
 export interface Envelope {
@@ -149,14 +150,14 @@ function hello(read: Reader): Hello {
             `the worker speaks version ${protocol} of the protocol, and this package speaks version ${PROTOCOL}; update the older one`,
         );
     }
-    return {
     const { capabilities } = read.members;
+    return {
         type: "hello",
         lineBytesMax: read.number("line_bytes_max", 1 << 20),
         timeoutMs: read.number("timeout_ms", 300_000),
         cancelMs: read.number("cancel_ms", 5_000),
-    };
         takesReports: Array.isArray(capabilities) && capabilities.includes("reports"),
+    };
 }
 
 function batch(read: Reader): Batch {
@@ -194,11 +195,13 @@ function isWhole(value: unknown): value is number {
     return Number.isSafeInteger(value) && (value as number) >= 0;
 }
 
-/** Cuts lines out of chunks of bytes. */
+/**
+ * Cuts lines out of chunks of bytes. Each line is a string of its own: a part of the string of a chunk would keep all
+ * of the chunk in memory, as long as its batch is in hand.
+ */
 export class LineReader {
     private readonly parts: Uint8Array[] = [];
     private bytes = 0;
-    private readonly utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
     constructor(private readonly bytesMax = LINE_BYTES_MAX) {}
 
@@ -223,17 +226,10 @@ export class LineReader {
         if (end + 1 < chunk.length) {
             this.keep(chunk.subarray(end + 1));
         }
-        const text = this.decoded(whole);
-        const lines = text.split("\n");
-        return text.includes("\r") ? lines.map((line) => line.replace(/\r$/, "")) : lines;
-    }
-
-    private decoded(lines: Uint8Array): string {
-        try {
-            return this.utf8.decode(lines);
-        } catch {
+        if (!isUtf8(whole)) {
             throw new ProtocolError("a line of the worker is not UTF-8");
         }
+        return split(Buffer.from(whole.buffer, whole.byteOffset, whole.byteLength));
     }
 
     private keep(part: Uint8Array): void {
@@ -247,4 +243,16 @@ export class LineReader {
             throw new ProtocolError(`a line of the worker is longer than ${this.bytesMax} bytes`);
         }
     }
+}
+
+/** Returns the lines of a text, without their ends. */
+function split(text: Buffer): string[] {
+    const lines: string[] = [];
+    for (let begin = 0; begin <= text.length; ) {
+        const found = text.indexOf(10, begin);
+        const end = found < 0 ? text.length : found;
+        lines.push(text.toString("utf8", begin, text[end - 1] === 13 && end > begin ? end - 1 : end));
+        begin = end + 1;
+    }
+    return lines;
 }
