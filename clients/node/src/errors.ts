@@ -3,6 +3,8 @@
  * applied?
  */
 import type { EventEnd } from "./emit/end.js";
+import type { TooFew } from "./emit/replicas.js";
+import type { Scheduled } from "./emit/schedule.js";
 import { escapeName, quoted } from "./escape.js";
 
 /** The kind of an error, for a `switch`. */
@@ -20,16 +22,20 @@ export type EmitErrorKind =
     | "out_of_memory"
     | "wrong_type"
     | "refused"
-    | "many";
+    | "unreplicated"
+    | "many"
+    | "schedule_many";
 
 /**
- * The reason why an emit, a schedule or a cancel failed. Only after `OutcomeUnknown` it is open whether it was
- * applied. After `WrongType` it was applied in part. After any other error nothing was applied, so the same call
- * may be tried again.
+ * The reason why an emit, a schedule or a cancel failed. Only after `OutcomeUnknown` and `Unreplicated` it is open
+ * whether it was applied. After `WrongType` it was applied in part. After any other error nothing was applied, so
+ * the same call may be tried again.
  */
 export abstract class EmitError extends Error {
     /** The kind of the error. */
     abstract readonly kind: EmitErrorKind;
+    /** Of `call`: the name of its event. If the event is queued, `endOf` waits for its end. */
+    declare eventName?: string;
 
     /** Whether the outcome is unknown: the call may have been applied, or may be applied later. */
     get isUnknown(): boolean {
@@ -211,6 +217,39 @@ export class Refused extends EmitError {
     }
 }
 
+/**
+ * The call has taken effect on the master, but too few replicas had it at the end of the wait. Workers deliver the
+ * event, unless the master is lost before a replica has it. So the outcome is unknown.
+ */
+export class Unreplicated extends EmitError {
+    override readonly name = "Unreplicated";
+    readonly kind = "unreplicated";
+    /** The number of replicas that have it. */
+    readonly reached: number;
+    /** The number of replicas that should have it. */
+    readonly wanted: number;
+    /** Whether it should be on the disk of the master, but is not. */
+    readonly notLocal: boolean;
+
+    constructor(
+        readonly object: string,
+        { reached, wanted, notLocal }: TooFew,
+    ) {
+        const disk = notLocal ? ", and it is not on the master's disk" : "";
+        super(
+            `the emit for ${escapeName(object)} is queued on the master, but only ${reached} of ${wanted} replicas ` +
+                `have it${disk}: it is lost if the master is lost now`,
+        );
+        this.reached = reached;
+        this.wanted = wanted;
+        this.notLocal = notLocal;
+    }
+
+    override get isUnknown(): boolean {
+        return true;
+    }
+}
+
 /** The failure of one object in `emitMany`. */
 export interface ObjectFailed {
     readonly object: string;
@@ -248,6 +287,30 @@ export class EmitManyError extends EmitError {
 
     override get isUnknown(): boolean {
         return this.failed.some(({ error }) => error.isUnknown);
+    }
+}
+
+/**
+ * Some schedules of `scheduleMany` are not acknowledged. Later schedules of the same transaction as the first of them
+ * may have failed, too. No later transaction was sent.
+ */
+export class ScheduleManyError extends EmitError {
+    override readonly name = "ScheduleManyError";
+    readonly kind = "schedule_many";
+
+    constructor(
+        /** The acknowledged schedules, in their order. */
+        readonly scheduled: readonly Scheduled[],
+        /** The error of the first schedule that is not acknowledged. */
+        readonly error: EmitError,
+    ) {
+        super(`${scheduled.length} schedules are acknowledged, the next ones are not: ${error.message}`, {
+            cause: error,
+        });
+    }
+
+    override get isUnknown(): boolean {
+        return this.error.isUnknown;
     }
 }
 

@@ -11,7 +11,12 @@ export {
 export type { EventEnd, EventStatus } from "./emit/end.js";
 export type { ClientLike, RedisLike } from "./emit/link.js";
 export type { EmittedMany } from "./emit/many.js";
-export type { Cancelled as CancelResult, Scheduled, ScheduleOptions } from "./emit/schedule.js";
+export type {
+    Cancelled as CancelResult,
+    Scheduled,
+    ScheduleItem,
+    ScheduleOptions,
+} from "./emit/schedule.js";
 export {
     EmitError,
     type EmitErrorKind,
@@ -31,8 +36,10 @@ export {
     OutcomeUnknown,
     OutOfMemory,
     Refused,
+    ScheduleManyError,
     TooLarge,
     Unconnected,
+    Unreplicated,
     WaitClosed,
     WaitError,
     WrongType,

@@ -2,7 +2,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Redis } from "ioredis";
-import { EmitError, EmitManyError, Emitter, Full, WaitError } from "seriatim";
+import {
+    EmitError,
+    EmitManyError,
+    Emitter,
+    Full,
+    type Scheduled,
+    type ScheduleItem,
+    ScheduleManyError,
+    WaitError,
+} from "seriatim";
 import {
     event,
     events,
@@ -42,7 +51,20 @@ function errorResult(error: unknown): Json {
                   stopped: error.stopped,
               }
             : {};
-    return { ...error, ...detail, ...many, error: kind, message };
+    const schedules =
+        error instanceof ScheduleManyError
+            ? { scheduled: error.scheduled.map(scheduled), next: error.error.kind }
+            : {};
+    return { ...error, ...detail, ...many, ...schedules, error: kind, message };
+}
+
+function scheduled({ key, dueMs, change }: Scheduled): Json {
+    return { key, due_ms: dueMs, change };
+}
+
+function scheduleItem(of: Json): ScheduleItem {
+    only(of, "a schedule", ["object", "event"], ["after_ms", "at_ms", "key", "mode"]);
+    return [text(of.object), event(of.event), scheduleOptions(of)];
 }
 
 async function orError(work: () => Promise<Json>): Promise<Json> {
@@ -89,10 +111,11 @@ async function operate(emitter: Emitter, redis: Redis, operation: Json): Promise
             return await emitter.emitMany(
                 (list(of.events) ?? []).map(([object, one]: Json) => [text(object), event(one)]),
             );
-        case "schedule": {
-            only(of, name, ["object", "event"], ["after_ms", "at_ms", "key", "mode"]);
-            const done = await emitter.schedule(text(of.object), event(of.event), scheduleOptions(of));
-            return { key: done.key, due_ms: done.dueMs, change: done.change };
+        case "schedule":
+            return scheduled(await emitter.schedule(...scheduleItem(of)));
+        case "schedule_many": {
+            const { schedules } = only(of, name, ["schedules"]);
+            return { scheduled: (await emitter.scheduleMany(schedules.map(scheduleItem))).map(scheduled) };
         }
         case "cancel":
             only(of, name, ["object", "key"]);
@@ -153,6 +176,7 @@ const RESULT = [
     "key",
     "due_ms",
     "change",
+    "scheduled",
     "cancelled",
     "outcomes",
     "end",
@@ -170,6 +194,9 @@ const ERROR = [
     "failed",
     "first",
     "object",
+    "next",
+    "reached",
+    "wanted",
 ];
 
 /** Compares the members that are wanted. */
@@ -219,13 +246,15 @@ test("producers.json", async (t) => {
                 one.emitter ?? {},
                 "emitter",
                 [],
-                ["event_bytes_max", "chunk_events_max", "chunk_bytes_max"],
+                ["event_bytes_max", "chunk_events_max", "chunk_bytes_max", "wait", "wait_timeout_ms"],
             );
             const emitter = new Emitter(server.url, {
                 namespace: one.namespace,
                 eventBytesMax: settings.event_bytes_max,
                 chunkEventsMax: settings.chunk_events_max,
                 chunkBytesMax: settings.chunk_bytes_max,
+                wait: settings.wait,
+                waitTimeout: settings.wait_timeout_ms,
             });
             try {
                 const made = new Map<string, string>();
@@ -234,6 +263,9 @@ test("producers.json", async (t) => {
                 for (const operation of one.do) {
                     const result = await orError(() => operate(emitter, redis, replaceIn(operation, made)));
                     made.set(`<key of ${results.length}>`, result.key);
+                    list(result.scheduled)?.forEach(({ key }: Json, at) => {
+                        made.set(`<key of ${results.length}.${at}>`, key);
+                    });
                     results.push(result);
                 }
                 const span = { begin, end: await redisMs(redis) };

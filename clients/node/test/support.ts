@@ -112,6 +112,11 @@ export class Server {
         }
     }
 
+    /** Sends a signal to the process. */
+    signal(signal: NodeJS.Signals): void {
+        this.child?.kill(signal);
+    }
+
     /** A client, which is closed after the test. */
     client(t: TestContext, options: object = {}): Redis {
         const client = new Redis(this.url, { maxRetriesPerRequest: 1, ...options });

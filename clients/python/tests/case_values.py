@@ -88,7 +88,7 @@ def instant(found: Any) -> float:
 class Expect:
     """Compares what was found with what a case expects."""
 
-    def __init__(self, begin_ms: float, end_ms: float, keys: Optional[dict[int, str]] = None) -> None:
+    def __init__(self, begin_ms: float, end_ms: float, keys: Optional[dict[str, str]] = None) -> None:
         self.begin_ms = begin_ms
         self.end_ms = end_ms
         self.keys = keys or {}

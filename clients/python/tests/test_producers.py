@@ -16,7 +16,7 @@ from redis.retry import Retry
 from scripts import emit_args, end_of_args, schedule_args
 from support import Server
 
-from seriatim import AsyncEmitter, EmitError, EmitManyError, Emitter, WaitError
+from seriatim import AsyncEmitter, EmitError, EmitManyError, Emitter, Schedule, ScheduleManyError, WaitError
 
 PRODUCERS = load("producers.json")
 Case = dict[str, Any]
@@ -28,13 +28,16 @@ class Runner:
     def __init__(self, server: Server, case: Case, *, is_async: bool) -> None:
         only(case, "name", "namespace", "emitter", "given", "do", "then", "keys")
         settings = case.get("emitter", {})
-        only(settings, "event_bytes_max", "chunk_events_max", "chunk_bytes_max")
+        only(settings, "event_bytes_max", "chunk_events_max", "chunk_bytes_max", "wait", "wait_timeout_ms")
+        settings = {name: value for name, value in settings.items() if name != "wait_timeout_ms"}
+        if "wait" in settings:
+            settings["wait_timeout"] = case["emitter"]["wait_timeout_ms"] / 1000
         kind: Any = AsyncEmitter if is_async else Emitter
         self.server = server
         self.case = case
         self.is_async = is_async
         self.emitter = kind(server.url, namespace=case.get("namespace"), **settings)
-        self.keys: dict[int, str] = {}
+        self.keys: dict[str, str] = {}
 
     async def run(self) -> None:
         for command in self.case.get("given", []):
@@ -43,8 +46,10 @@ class Runner:
         found = []
         for at, operation in enumerate(self.case["do"]):
             result = await self.operation(operation)
-            if result.get("key", "").startswith("-"):
-                self.keys[at] = result["key"]
+            error = result.get("error")
+            scheduled = error.scheduled if isinstance(error, ScheduleManyError) else result.get("scheduled", [])
+            made = {str(at): result.get("key", ""), **{f"{at}.{n}": one.key for n, one in enumerate(scheduled)}}
+            self.keys.update((place, key) for place, key in made.items() if key.startswith("-"))
             found.append(result)
         expect = Expect(begin, self.redis_ms(), self.keys)
         closed = self.emitter.close()
@@ -69,6 +74,7 @@ class Runner:
             "end_of": self.end_of,
             "emit_many": self.emit_many,
             "schedule": self.schedule,
+            "schedule_many": self.schedule_many,
             "cancel": self.cancel,
             "transaction": self.transaction,
             "redis": self.redis,
@@ -105,6 +111,11 @@ class Runner:
     async def schedule(self, members: Case) -> Case:
         scheduled = await self.call_with(self.emitter.schedule, schedule_args(members))
         return {"key": scheduled.key, "due_ms": scheduled.due_ms, "change": scheduled.change}
+
+    async def schedule_many(self, members: Case) -> Case:
+        only(members, "schedules")
+        schedules = [Schedule(*args, **more) for args, more in map(schedule_args, members["schedules"])]
+        return {"scheduled": await self.call(self.emitter.schedule_many, iter(schedules))}
 
     async def cancel(self, members: Case) -> Case:
         only(members, "object", "key")
@@ -170,12 +181,15 @@ def argument(found: Any) -> Any:
 def compare(expect: Expect, found: Case, wanted: Case) -> None:
     error: Optional[Union[EmitError, WaitError]] = found.get("error")
     if error is not None:
-        compare_error(error, wanted)
+        compare_error(expect, error, wanted)
         return
     assert "error" not in wanted, found
     for name, value in wanted.items():
         if name == "end":
             compare_end(found[name], value)
+            continue
+        if name == "scheduled":
+            compare_scheduled(expect, found[name], value)
             continue
         if name != "outcomes":
             expect.value(found[name], value)
@@ -188,7 +202,15 @@ def compare(expect: Expect, found: Case, wanted: Case) -> None:
                 compare(expect, outcome, one_wanted)
 
 
-def compare_error(error: Union[EmitError, WaitError], wanted: Case) -> None:
+def compare_scheduled(expect: Expect, found: list[Any], wanted: list[Case]) -> None:
+    assert len(found) == len(wanted), found
+    for one_found, one_wanted in zip(found, wanted):
+        for name, value in one_wanted.items():
+            assert name in ("key", "due_ms", "change"), f"the runner does not know {name}"
+            expect.value(getattr(one_found, name), value)
+
+
+def compare_error(expect: Expect, error: Union[EmitError, WaitError], wanted: Case) -> None:
     assert wanted.get("error") == error.kind, f"{error!r} is not {wanted}"
     for name, value in wanted.items():
         if name == "message":
@@ -199,6 +221,12 @@ def compare_error(error: Union[EmitError, WaitError], wanted: Case) -> None:
             assert isinstance(error, EmitManyError)
             found = [{"object": one.object, "first": one.first, "error": one.error.kind} for one in error.failed]
             assert found == value
+        elif name == "scheduled":
+            assert isinstance(error, ScheduleManyError)
+            compare_scheduled(expect, error.scheduled, value)
+        elif name == "next":
+            assert isinstance(error, ScheduleManyError)
+            assert error.error.kind == value
         elif name != "error":
             assert getattr(error, name) == value
     if isinstance(error, EmitManyError):

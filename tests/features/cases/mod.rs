@@ -6,7 +6,7 @@ mod operations;
 mod workers;
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use seriatim::Emitter;
@@ -67,8 +67,9 @@ async fn the_emitter_passes_every_case() {
 pub(super) struct Found {
     begin_ms: i64,
     end_ms: i64,
-    /// The key that each operation has returned.
-    made: BTreeMap<usize, String>,
+    /// The keys that the operations have returned, by the number of the operation. A key of
+    /// `schedule_many` also has the place of the schedule, e.g. `0.1`.
+    made: BTreeMap<String, String>,
 }
 
 impl Found {
@@ -181,7 +182,12 @@ async fn pass(
     {
         let result = run(&emitter, conn, operation, &found).await?;
         if let Some(Json::Text(key)) = result.get("key") {
-            found.made.insert(at, key.clone());
+            found.made.insert(at.to_string(), key.clone());
+        }
+        let scheduled = result.get("scheduled").map_or(&[][..], Json::list);
+        for (place, one) in scheduled.iter().enumerate() {
+            let key = one.get("key").expect("a key").text().to_owned();
+            found.made.insert(format!("{at}.{place}"), key);
         }
         results.push(result);
     }
@@ -268,22 +274,29 @@ async fn emitter(server: &Server, case: &Json) -> Emitter {
         .map_or_else(Keys::default, |namespace| {
             Keys::with_namespace(namespace.text()).expect("a namespace")
         });
-    let builder = Emitter::builder(server.url()).keys(keys);
-    let mut emitter = builder.connect().await.expect("connected");
-    let (mut events, mut bytes) = (
+    let (mut event_bytes, mut events, mut bytes) = (
+        seriatim::event::EVENT_BYTES_MAX,
         seriatim::emit::CHUNK_EVENTS_MAX,
         seriatim::emit::CHUNK_BYTES_MAX,
     );
+    let (mut replicas, mut timeout_ms) = (0, 1000);
     for (setting, value) in case.get("emitter").map_or(&[][..], Json::members) {
-        let value = usize::try_from(value.number()).expect("a size");
+        let value = usize::try_from(value.number()).expect("a number");
         match setting.as_str() {
-            "event_bytes_max" => emitter = emitter.with_event_bytes_max(value),
+            "event_bytes_max" => event_bytes = value,
             "chunk_events_max" => events = value,
             "chunk_bytes_max" => bytes = value,
+            "wait" => replicas = u32::try_from(value).expect("a number of replicas"),
+            "wait_timeout_ms" => timeout_ms = value as u64,
             _ => panic!("this runner does not know {setting}"),
         }
     }
-    emitter.with_chunk(events, bytes)
+    let builder = Emitter::builder(server.url()).keys(keys);
+    let builder = builder.wait(replicas, Duration::from_millis(timeout_ms));
+    let emitter = builder.connect().await.expect("connected");
+    emitter
+        .with_event_bytes_max(event_bytes)
+        .with_chunk(events, bytes)
 }
 
 async fn redis_ms(conn: &mut MultiplexedConnection) -> i64 {

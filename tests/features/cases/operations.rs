@@ -4,7 +4,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
-use seriatim::emit::{Cancelled, Change, Emit, EmitError, EmitManyError, Emitted, Full, WaitError};
+use seriatim::emit::{
+    Cancelled, Change, Emit, EmitError, EmitManyError, Emitted, Full, Schedule, Scheduled,
+    WaitError,
+};
 use seriatim::event::{self, EventError, IntoEvent};
 use seriatim::{Emitter, emit};
 
@@ -153,7 +156,26 @@ pub(super) async fn run(
                 Err(error) => failed_many(&error),
             }
         }
-        "schedule" => schedule(emitter, of, found).await?,
+        "schedule" => match schedule_of(emitter, of, found)?.send().await {
+            Ok(done) => scheduled(&done),
+            Err(error) => failed(&error),
+        },
+        "schedule_many" => {
+            of.has_only(&["schedules"]);
+            let mut schedules = Vec::new();
+            for of in of.get("schedules").expect("schedules").list() {
+                schedules.push(schedule_of(emitter, of, found)?);
+            }
+            match emitter.schedule_many(schedules).await {
+                Ok(done) => object([("scheduled", list_of(&done))]),
+                Err(error) => object([
+                    ("error", text("schedule_many")),
+                    ("message", text(error.to_string())),
+                    ("scheduled", list_of(&error.scheduled)),
+                    ("next", text(kind(&error.error))),
+                ]),
+            }
+        }
         "cancel" => {
             of.has_only(&["object", "key"]);
             let name = text_of(of.get("object").expect("an object"), found)?;
@@ -288,7 +310,11 @@ fn emitted(result: Result<Emitted, EmitError>) -> Json {
     }
 }
 
-async fn schedule(emitter: &Emitter, of: &Json, found: &Found) -> Result<Json, Skipped> {
+fn schedule_of<'a>(
+    emitter: &'a Emitter,
+    of: &Json,
+    found: &Found,
+) -> Result<Schedule<'a>, Skipped> {
     of.has_only(&["object", "event", "after_ms", "at_ms", "key", "mode"]);
     let name = text_of(of.get("object").expect("an object"), found)?;
     let mut schedule = emitter.schedule(name, event_of(of.get("event").expect("an event"))?);
@@ -307,28 +333,30 @@ async fn schedule(emitter: &Emitter, of: &Json, found: &Found) -> Result<Json, S
     if let Some(key) = of.get("key") {
         schedule = schedule.key(text_of(key, found)?);
     }
-    schedule = match of.get("mode").map_or("replace", Json::text) {
+    Ok(match of.get("mode").map_or("replace", Json::text) {
         "replace" => schedule,
         "keep_time" => schedule.keep_time(),
         "keep_first" => schedule.keep_first(),
         mode => panic!("this runner does not know {mode}"),
-    };
-    Ok(match schedule.send().await {
-        Ok(done) => object([
-            ("key", text(done.key.as_str())),
-            ("due_ms", number(done.due_ms)),
-            (
-                "change",
-                text(match done.change {
-                    Change::New => "new",
-                    Change::Replaced => "replaced",
-                    Change::Kept => "kept",
-                    _ => "running",
-                }),
-            ),
-        ]),
-        Err(error) => failed(&error),
     })
+}
+
+fn list_of(done: &[Scheduled]) -> Json {
+    Json::List(done.iter().map(scheduled).collect())
+}
+
+fn scheduled(done: &Scheduled) -> Json {
+    let change = match done.change {
+        Change::New => "new",
+        Change::Replaced => "replaced",
+        Change::Kept => "kept",
+        _ => "running",
+    };
+    object([
+        ("key", text(done.key.as_str())),
+        ("due_ms", number(done.due_ms)),
+        ("change", text(change)),
+    ])
 }
 
 async fn transaction(
@@ -390,6 +418,12 @@ fn failed(error: &EmitError) -> Json {
         EmitError::KeyReused { key, .. } | EmitError::WrongType { key, .. } => {
             members.push(("key", text(key)));
         }
+        EmitError::Unreplicated {
+            reached, wanted, ..
+        } => members.extend([
+            ("reached", number(*reached)),
+            ("wanted", number(u64::from(*wanted))),
+        ]),
         EmitError::Full {
             full:
                 Full::Queue {
@@ -430,6 +464,7 @@ fn kind(error: &EmitError) -> &'static str {
         EmitError::OutOfMemory { .. } => "out_of_memory",
         EmitError::WrongType { .. } => "wrong_type",
         EmitError::NotAwaitable { .. } => "not_awaitable",
+        EmitError::Unreplicated { .. } => "unreplicated",
         EmitError::Refused { .. } => "refused",
         EmitError::Connect { .. } => "connect",
         _ => "unknown",

@@ -10,8 +10,15 @@ import type { EventEnd } from "./end.js";
 import { type Limit, Limits } from "./limits.js";
 import { Link, opener, positive, type RedisLike } from "./link.js";
 import { type EmittedMany, type Many, ManySender } from "./many.js";
+import { ReplicaWait } from "./replicas.js";
 import { about } from "./reply.js";
-import { type Cancelled, type Scheduled, type ScheduleOptions, Scheduler } from "./schedule.js";
+import {
+    type Cancelled,
+    type Scheduled,
+    type ScheduleItem,
+    type ScheduleOptions,
+    Scheduler,
+} from "./schedule.js";
 import { callScript, EMIT, readEmit } from "./scripts.js";
 import { Waits } from "./waits.js";
 
@@ -37,10 +44,22 @@ export interface EmitterOptions {
     readonly replyTimeout?: number | undefined;
     /** The largest event, subevent or data, in bytes. Default: 1 MiB. */
     readonly eventBytesMax?: number | undefined;
-    /** The most events in one transaction of `emitMany`. Default: 1024. */
+    /** The most events in one transaction of `emitMany` or `scheduleMany`. Default: 1024. */
     readonly chunkEventsMax?: number | undefined;
-    /** The bytes of names and events after which `emitMany` sends a transaction. Default: 1 MiB. */
+    /** The bytes of names and events after which these calls send a transaction. Default: 1 MiB. */
     readonly chunkBytesMax?: number | undefined;
+    /**
+     * Each call waits until this number of replicas has its events. Otherwise it fails with `Unreplicated`, and its
+     * events are queued nevertheless. Calls at the same time share waits. An emit of `appendTo` does not wait. Default: 0.
+     */
+    readonly wait?: number | undefined;
+    /** The longest wait for replicas, in ms: 1 ms to 1 minute. Default: 1000. */
+    readonly waitTimeout?: number | undefined;
+    /**
+     * Also waits until the events are on the disks of the master and of these replicas (`WAITAOF`, Redis 7.2 or Valkey).
+     * Default: false.
+     */
+    readonly waitLocal?: boolean | undefined;
 }
 
 /** The settings of one emit. */
@@ -99,15 +118,19 @@ export class Emitter implements AsyncDisposable {
      */
     constructor(redis: RedisLike, options: EmitterOptions = {}) {
         const { connectTimeout = 5000, replyTimeout = 5000 } = options;
+        const { wait = 0, waitTimeout = 1000, waitLocal = false } = options;
         this.keys = new Keys(options.namespace);
-        this.link = new Link(opener(redis), {
-            connectMs: positive("connectTimeout", connectTimeout),
-            replyMs: positive("replyTimeout", replyTimeout),
-        });
+        this.link = new Link(
+            opener(redis),
+            {
+                connectMs: positive("connectTimeout", connectTimeout),
+                replyMs: positive("replyTimeout", replyTimeout),
+            },
+            ReplicaWait.of(wait, waitTimeout, waitLocal),
+        );
         this.limits = new Limits(this.link, this.keys.limits);
         this.eventBytesMax = positive("eventBytesMax", options.eventBytesMax ?? EVENT_BYTES_MAX);
         this.waits = new Waits(this.link, this.keys);
-        this.scheduler = new Scheduler(this.link, this.keys, this.eventBytesMax);
         this.many = {
             keys: this.keys,
             link: this.link,
@@ -116,6 +139,7 @@ export class Emitter implements AsyncDisposable {
             chunkEventsMax: positive("chunkEventsMax", options.chunkEventsMax ?? 1024),
             chunkBytesMax: positive("chunkBytesMax", options.chunkBytesMax ?? 1024 * 1024),
         };
+        this.scheduler = new Scheduler(this.many);
     }
 
     /** Connects, if there is no connection. Without this call, the first emit connects. */
@@ -151,7 +175,7 @@ export class Emitter implements AsyncDisposable {
      * Emits an event: a JSON value, or a `RawJson`. When the promise resolves, the event is queued, and its position
      * in the object's order is fixed.
      *
-     * @throws {EmitError} Only after `OutcomeUnknown` and `WrongType` something may be queued.
+     * @throws {EmitError} Only after `OutcomeUnknown`, `Unreplicated` and `WrongType` something may be queued.
      */
     async emit(object: string, event: unknown, options?: EmitOptions): Promise<Emitted>;
     /** Emits an event whose end is awaited. Such an emit has one event and no data. */
@@ -195,7 +219,12 @@ export class Emitter implements AsyncDisposable {
         // No earlier event has this name. So the wait may begin before the emit.
         const wait = this.waits.join(named);
         try {
-            await this.run(() => this.send(draft, once));
+            await this.run(() => this.send(draft, once)).catch((error: unknown) => {
+                if (error instanceof EmitError) {
+                    error.eventName = named.name;
+                }
+                throw error;
+            });
             return resultOf<T>(named, await wait.end(timeout, signal));
         } finally {
             wait.leave();
@@ -251,6 +280,18 @@ export class Emitter implements AsyncDisposable {
      */
     async schedule(object: string, event: unknown, options: ScheduleOptions = {}): Promise<Scheduled> {
         return await this.run(() => this.scheduler.schedule(object, event, options));
+    }
+
+    /**
+     * Schedules many events, each a list of an object, an event and the options, in transactions of up to 1024 events
+     * or 1 MiB. All times `after` count from the beginning of the call.
+     *
+     * @throws {ScheduleManyError} at the first failure. A schedule with a key can be sent again safely.
+     */
+    async scheduleMany(
+        schedules: Iterable<ScheduleItem> | AsyncIterable<ScheduleItem>,
+    ): Promise<Scheduled[]> {
+        return await this.run(() => this.scheduler.scheduleMany(schedules));
     }
 
     /**
@@ -318,7 +359,9 @@ export class Emitter implements AsyncDisposable {
 
     private async sendPlain(draft: Draft): Promise<Emitted> {
         try {
-            const queued = draft.queued(await this.link.transact(draft.commands()));
+            const replies = await this.link.transact(draft.commands());
+            const queued = draft.queued(replies.results);
+            replies.check(draft.object);
             return { events: draft.events.length, queued, repeated: false };
         } catch (error) {
             throw about(draft.object, error);
@@ -327,7 +370,7 @@ export class Emitter implements AsyncDisposable {
 
     private async sendScript(draft: Draft, once: Once | undefined, limit: Limit): Promise<Emitted> {
         const { object, events } = draft;
-        const words = await callScript(
+        const { words, replies } = await callScript(
             this.link,
             EMIT,
             object,
@@ -335,7 +378,23 @@ export class Emitter implements AsyncDisposable {
             draft.scriptArgs(once, limit),
         );
         const { queued, repeated } = readEmit(object, once?.key ?? "", events.length, words);
+        replies.check(object);
+        if (repeated && this.link.waits) {
+            await this.markAgain(object);
+        }
         return { events: events.length, queued, repeated };
+    }
+
+    /**
+     * Waits until replicas have an emit that was done before. A wait covers only the writes of its own connection,
+     * and a repeated emit writes nothing. So this pushes a marker, which does no harm.
+     */
+    private async markAgain(object: string): Promise<void> {
+        try {
+            (await this.link.transact([["LPUSH", this.keys.markers, object]])).check(object);
+        } catch (error) {
+            throw about(object, error);
+        }
     }
 
     /** Sends an emit with an idempotency key. If its outcome is unknown, sends it again, up to three times. */

@@ -6,7 +6,8 @@
  * If an attempt to connect fails, all calls that wait for it get its error.
  */
 import { Redis, type RedisOptions } from "ioredis";
-import { Failed, isReplyError, type Reply, readTransaction } from "./reply.js";
+import type { ReplicaWait } from "./replicas.js";
+import { Failed, isReplyError, Replies, type Reply, readTransaction } from "./reply.js";
 
 /** One command: its name and its arguments. */
 export type Command = readonly [name: string, ...args: (string | number)[]];
@@ -34,7 +35,7 @@ const PATIENT: RedisOptions = { commandTimeout: undefined, socketTimeout: undefi
 export interface Timeouts {
     /** The longest time of an attempt to connect, in ms. */
     readonly connectMs: number;
-    /** The longest time from a call to its reply, in ms. */
+    /** The longest time from a call to its reply, in ms, without the wait for replicas. */
     readonly replyMs: number;
 }
 
@@ -72,6 +73,9 @@ class Live {
     private isGone = false;
     /** The refusal of transactions, if the user lacks the right to send them. */
     refusal: Error | undefined;
+    /** The last wait for replicas that was sent, and the one that is sent behind it. */
+    private lastWait: Promise<Reply> = Promise.resolve(undefined);
+    private nextWait: Promise<Reply> | undefined;
 
     constructor(
         readonly client: Redis,
@@ -115,6 +119,24 @@ class Live {
         const replies = await this.within(pipe.exec());
         return replies.map(([error, reply]) => error ?? reply);
     }
+
+    /**
+     * Waits until replicas have all that this connection has sent so far. Returns the reply, or the error. Redis
+     * reads nothing behind a wait until it ends. So only one is under way, and all calls meanwhile share the next one.
+     */
+    replicated(wait: ReplicaWait): Promise<Reply> {
+        this.nextWait ??= this.lastWait.then(() => {
+            this.nextWait = undefined;
+            this.lastWait = this.within(ask(this.client, wait.command)).catch((error: unknown) => error);
+            return this.lastWait;
+        });
+        return this.nextWait;
+    }
+}
+
+/** Sends a command, and returns its reply. */
+async function ask(client: Redis, [name, ...args]: Command): Promise<Reply> {
+    return await client.call(name, args);
 }
 
 export class Link {
@@ -125,7 +147,14 @@ export class Link {
     constructor(
         private readonly open: (options: RedisOptions) => Redis,
         private readonly timeouts: Timeouts,
+        /** The wait behind each transaction. */
+        private readonly wait?: ReplicaWait | undefined,
     ) {}
+
+    /** Whether each transaction waits for replicas. */
+    get waits(): boolean {
+        return this.wait !== undefined;
+    }
 
     get isConnected(): boolean {
         return this.live?.isUsable ?? false;
@@ -137,11 +166,12 @@ export class Link {
     }
 
     /**
-     * Sends a transaction once, and returns the result of each command.
+     * Sends a transaction once, and returns its results.
      *
      * @throws {Failed}
      */
-    async transact(commands: readonly Command[]): Promise<Reply[]> {
+    async transact(commands: readonly Command[]): Promise<Replies> {
+        const { wait } = this;
         let live = await this.ready();
         try {
             if (live.refusal !== undefined) {
@@ -149,13 +179,13 @@ export class Link {
                 this.forget(live);
                 throw new Failed("refused", live.refusal);
             }
-            let replies = await live.replies(commands);
+            let [replies, waited] = await sent(live, commands, wait);
             if (wasUnsent(replies)) {
                 this.forget(live);
                 live = await this.ready();
-                replies = await live.replies(commands);
+                [replies, waited] = await sent(live, commands, wait);
             }
-            return readTransaction(replies);
+            return new Replies(readTransaction(replies), wait?.read(waited));
         } catch (error) {
             const failed = error instanceof Failed ? error : new Failed("unknown", error as Error);
             if (failed.spoilsConnection) {
@@ -217,12 +247,19 @@ export class Link {
 
     private async attempt(): Promise<Live> {
         const { connectMs, replyMs } = this.timeouts;
+        const { wait } = this;
         let refusal: Error | undefined;
-        const client = await this.dial({}, async (client) => {
+        const client = await this.dial(wait === undefined ? {} : PATIENT, async (client) => {
             await inTime(mustAcceptWrites(client), connectMs);
             refusal = await inTime(refusalOfTransactions(client), connectMs);
+            if (wait !== undefined) {
+                const examined = ask(client, wait.examines).catch((error: Error) => {
+                    throw wait.refusal(error);
+                });
+                await inTime(examined, connectMs);
+            }
         });
-        const ready = new Live(client, replyMs);
+        const ready = new Live(client, replyMs + (wait?.timeoutMs ?? 0));
         ready.refusal = refusal;
         if (this.isClosed) {
             ready.leave();
@@ -250,6 +287,17 @@ export class Link {
         }
         return client;
     }
+}
+
+/** Sends a transaction, and behind it the wait for replicas. Returns both replies. */
+async function sent(
+    live: Live,
+    commands: readonly Command[],
+    wait: ReplicaWait | undefined,
+): Promise<[replies: Reply[], waited: Reply]> {
+    const sending = live.replies(commands);
+    const waiting = wait === undefined ? undefined : live.replicated(wait);
+    return [await sending, await waiting];
 }
 
 /** Returns whether the connection was lost before anything was sent. */

@@ -9,7 +9,7 @@ import type { Keys } from "../names.js";
 import { scriptArgs } from "./draft.js";
 import type { Limits } from "./limits.js";
 import type { Command, Link } from "./link.js";
-import { Failed, number, type Reply } from "./reply.js";
+import { Failed, number, Replies, type Reply } from "./reply.js";
 import { EMIT, readEmit, readWords } from "./scripts.js";
 
 /** The most objects with limits in a chunk. Their emits are scripts, which take longer. */
@@ -23,7 +23,7 @@ export interface EmittedMany {
     readonly chunks: number;
 }
 
-/** The parts of an emitter that `emitMany` uses. */
+/** The parts of an emitter that `emitMany` and `scheduleMany` use. */
 export interface Many {
     readonly keys: Keys;
     readonly link: Link;
@@ -174,7 +174,7 @@ export class ManySender {
         });
     }
 
-    private async sendChunk({ groups }: Chunk): Promise<Reply[]> {
+    private async sendChunk({ groups }: Chunk): Promise<Replies> {
         const { keys, link, limits } = this.many;
         const known = await limits.known();
         const commands: Command[] = [];
@@ -197,15 +197,17 @@ export class ManySender {
         if (marked.length > 0) {
             commands.push(["LPUSH", keys.markers, ...marked]);
         }
-        return commands.length === 0 ? [] : await limits.beside(link.transact(commands));
+        return commands.length === 0
+            ? new Replies([], undefined)
+            : await limits.beside(link.transact(commands));
     }
 
     /** Records the outcome of a chunk from the replies to it, or from its error. */
-    private settle({ groups, end }: Chunk, replies: Reply[] | unknown): void {
+    private settle({ groups, end }: Chunk, replies: Replies | unknown): void {
         if (groups.length === 0) {
             return;
         }
-        if (!Array.isArray(replies)) {
+        if (!(replies instanceof Replies)) {
             if (!(replies instanceof Failed)) {
                 throw replies;
             }
@@ -216,10 +218,11 @@ export class ManySender {
             return;
         }
         this.chunks += 1;
-        const mark: Reply = replies[replies.length - 1];
+        const { results } = replies;
+        const mark: Reply = results[results.length - 1];
         groups.forEach((group, at) => {
             try {
-                this.acknowledged += this.acknowledgedOf(group, replies[at], mark);
+                this.acknowledged += this.acknowledgedOf(group, replies, results[at], mark);
             } catch (error) {
                 if (!(error instanceof EmitError)) {
                     throw error;
@@ -227,7 +230,8 @@ export class ManySender {
                 this.fail(group.object, group.positions[0] ?? end, error);
             }
         });
-        if (groups.some(({ byScript }) => !byScript) && typeof mark !== "number") {
+        const lacksMark = groups.some(({ byScript }) => !byScript) && typeof mark !== "number";
+        if (lacksMark || replies.tooFew !== undefined) {
             this.stop(end);
         }
     }
@@ -235,6 +239,7 @@ export class ManySender {
     /** Returns the number of acknowledged events of a group. */
     private acknowledgedOf(
         { object, events, positions, byScript }: Group,
+        replies: Replies,
         reply: Reply,
         mark: Reply,
     ): number {
@@ -242,6 +247,7 @@ export class ManySender {
         if (!byScript) {
             number(object, reply, keys.events(object));
             number(object, mark, keys.markers);
+            replies.check(object);
             return events.length;
         }
         const words = readWords(object, reply);
@@ -249,6 +255,7 @@ export class ManySender {
             throw new OutcomeUnknown(object, new Error("the reply is not that of the script"));
         }
         const { part } = readEmit(object, "", events.length, words);
+        replies.check(object);
         if (part === undefined) {
             return events.length;
         }

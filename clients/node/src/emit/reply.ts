@@ -3,10 +3,40 @@
  * results, no command ran. If the results have an error, the other commands ran. If there is no reply, the outcome
  * is unknown.
  */
-import { type EmitError, OutcomeUnknown, OutOfMemory, Refused, Unconnected, WrongType } from "../errors.js";
+import {
+    type EmitError,
+    OutcomeUnknown,
+    OutOfMemory,
+    Refused,
+    Unconnected,
+    Unreplicated,
+    WrongType,
+} from "../errors.js";
+import type { TooFew } from "./replicas.js";
 
 /** A reply of Redis to one command. An error of the command is a value here. */
 export type Reply = unknown;
+
+/** The results of a transaction that Redis ran. */
+export class Replies {
+    constructor(
+        /** The result of each command. */
+        readonly results: readonly Reply[],
+        /** Too few replicas have the transaction, if the emitter waits for them. */
+        readonly tooFew: TooFew | undefined,
+    ) {}
+
+    /**
+     * Call it after the results were read: their errors show that the call was not applied, or only in part.
+     *
+     * @throws {Unreplicated} if too few replicas have the transaction.
+     */
+    check(object: string): void {
+        if (this.tooFew !== undefined) {
+            throw new Unreplicated(object, this.tooFew);
+        }
+    }
+}
 
 /** The failure of a whole transaction. It does not name an object. */
 export class Failed extends Error {

@@ -2,11 +2,12 @@
  * Schedules: events that are queued later. A schedule is one plain transaction. Plain commands replace and cancel it
  * until a worker takes the event. After that, the script `cancel` can end the event while it waits for a retry.
  */
-import { InvalidDue, OutcomeUnknown } from "../errors.js";
+import { EmitError, InvalidDue, OutcomeUnknown, ScheduleManyError } from "../errors.js";
 import { toJson } from "../event.js";
 import { checkKey, isChosen, type Keys, uniqueKey } from "../names.js";
 import type { Command, Link } from "./link.js";
-import { about, number, type Reply } from "./reply.js";
+import type { Many } from "./many.js";
+import { about, number, type Replies, type Reply } from "./reply.js";
 import { CANCEL, callScript } from "./scripts.js";
 
 /** The longest time until an event is due, in ms: a hundred years. */
@@ -82,28 +83,155 @@ export function checkKeep(keep: ScheduleOptions["keep"]): ScheduleOptions["keep"
     return keep;
 }
 
+/** A schedule of `scheduleMany`: the arguments of `schedule`. */
+export type ScheduleItem = readonly [object: string, event: unknown, options?: ScheduleOptions];
+
+/** A checked schedule, with its time. */
+interface Ready {
+    readonly object: string;
+    readonly event: string;
+    readonly key: string;
+    readonly keep: ScheduleOptions["keep"];
+    readonly dueMs: number;
+    /** Whether the schedule must wake a worker. */
+    readonly wakes: boolean;
+}
+
+/** A schedule that is stored, and the id of an event with its key that a worker has taken. */
+interface Stored {
+    readonly scheduled: Scheduled;
+    readonly taken: string | undefined;
+}
+
+/** The time of Redis at the beginning of a call. It is asked for at most once. */
+type Clock = (object: string) => Promise<number>;
+
 export class Scheduler {
-    constructor(
-        private readonly link: Link,
-        private readonly keys: Keys,
-        private readonly eventBytesMax: number,
-    ) {}
+    private readonly link: Link;
+    private readonly keys: Keys;
+
+    constructor(private readonly many: Many) {
+        this.link = many.link;
+        this.keys = many.keys;
+    }
 
     async schedule(name: string, value: unknown, options: ScheduleOptions): Promise<Scheduled> {
+        const scheduled: Scheduled[] = [];
+        await this.store([await this.ready([name, value, options], this.clock())], scheduled);
+        return scheduled[0] as Scheduled;
+    }
+
+    /** Stores many schedules. The transactions take effect one by one, and the first failure ends the call. */
+    async scheduleMany(
+        schedules: Iterable<ScheduleItem> | AsyncIterable<ScheduleItem>,
+    ): Promise<Scheduled[]> {
+        const { chunkEventsMax, chunkBytesMax } = this.many;
+        const clock = this.clock();
+        const scheduled: Scheduled[] = [];
+        let chunk: Ready[] = [];
+        let bytes = 0;
+        const flush = async () => {
+            const full = chunk;
+            [chunk, bytes] = [[], 0];
+            await this.store(full, scheduled);
+        };
+        try {
+            try {
+                for await (const item of schedules) {
+                    const ready = await this.ready(item, clock);
+                    chunk.push(ready);
+                    bytes += Buffer.byteLength(ready.event) + Buffer.byteLength(memberOf(ready));
+                    if (chunk.length >= chunkEventsMax || bytes >= chunkBytesMax) {
+                        await flush();
+                    }
+                }
+            } finally {
+                // Also the schedules before an invalid one, and those before an error of the source.
+                await flush();
+            }
+        } catch (error) {
+            throw error instanceof EmitError ? new ScheduleManyError(scheduled, error) : error;
+        }
+        return scheduled;
+    }
+
+    private clock(): Clock {
+        let now: Promise<number> | undefined;
+        return (object) => {
+            now ??= this.redisMs(object);
+            return now;
+        };
+    }
+
+    /** Checks a schedule, and computes its time. */
+    private async ready([name, value, options = {}]: ScheduleItem, clock: Clock): Promise<Ready> {
         const object = this.keys.object(name);
-        const event = toJson(value, this.eventBytesMax);
+        const event = toJson(value, this.many.eventBytesMax);
         const key = options.key === undefined ? uniqueKey() : checkKey(options.key);
         const keep = checkKeep(options.keep);
         const due = checkDue(options);
-        const dueMs = Math.min(
-            "atMs" in due ? due.atMs : (await this.redisMs(object)) + due.afterMs,
-            TIME_MAX_MS,
-        );
+        const at = "atMs" in due ? due.atMs : (await clock(object)) + due.afterMs;
         const wakes = "atMs" in due ? due.atMs < Date.now() + WAKE_MS : due.afterMs < WAKE_MS;
+        return { object, event, key, keep, dueMs: Math.min(at, TIME_MAX_MS), wakes };
+    }
 
-        const [hash, set, member] = [this.keys.scheduledOf(object), this.keys.scheduled, `${object}\n${key}`];
+    /** Stores these schedules in one transaction, and adds them to `scheduled`. */
+    private async store(chunk: readonly Ready[], scheduled: Scheduled[]): Promise<void> {
+        const [first] = chunk;
+        if (first === undefined) {
+            return;
+        }
+        const commands = chunk.flatMap((ready) => this.commands(ready));
+        if (chunk.some(({ wakes }) => wakes)) {
+            commands.push(["ZADD", this.keys.wake, 0, "wake"]);
+        }
+        const replies = await this.transact(first.object, commands);
+        const [results, begin] = [replies.results.values(), scheduled.length];
+        const ends: { readonly at: number; readonly ready: Ready; readonly id: string }[] = [];
+        let unread: { readonly error: unknown } | undefined;
+        for (const ready of chunk) {
+            let stored: Stored;
+            try {
+                stored = this.read(ready, results);
+            } catch (error) {
+                unread = { error };
+                break;
+            }
+            const { scheduled: done, taken: id } = stored;
+            if (id !== undefined && ready.keep !== "first") {
+                ends.push({ at: scheduled.length, ready, id });
+            }
+            const isRunning = id !== undefined && ready.keep === "first" && done.change === "new";
+            scheduled.push(isRunning ? { ...done, change: "running" } : done);
+        }
+        if (scheduled.length > begin && replies.tooFew !== undefined) {
+            scheduled.length = begin;
+            replies.check(first.object);
+        }
+        // These schedules are stored by now. Former events with their keys may still wait for a retry.
+        for (const { at, ready, id } of ends) {
+            try {
+                const ended = await this.cancelTaken(ready.object, ready.key, id);
+                if (ended !== "absent") {
+                    const change = ended === "running" ? "running" : "replaced";
+                    scheduled[at] = { ...(scheduled[at] as Scheduled), change };
+                }
+            } catch (error) {
+                // To complete the call, the caller sends the schedules from this one on again.
+                scheduled.length = at;
+                throw error;
+            }
+        }
+        if (unread !== undefined) {
+            throw unread.error;
+        }
+    }
+
+    private commands(ready: Ready): Command[] {
+        const { object, event, key, keep, dueMs } = ready;
+        const [set, member] = [this.keys.scheduled, memberOf(ready)];
         const commands: Command[] = [
-            [keep === "first" ? "HSETNX" : "HSET", hash, key, event],
+            [keep === "first" ? "HSETNX" : "HSET", this.keys.scheduledOf(object), key, event],
             ["ZADD", set, ...(keep === undefined ? [] : ["NX"]), dueMs, member],
         ];
         if (keep !== undefined) {
@@ -112,23 +240,20 @@ export class Scheduler {
         if (isChosen(key)) {
             commands.push(["GET", this.keys.taken(object)]);
         }
-        if (wakes) {
-            commands.push(["ZADD", this.keys.wake, 0, "wake"]);
-        }
-        const replies = await this.transact(object, commands);
-        const isNew = number(object, replies[0], hash) > 0;
-        number(object, replies[1], set);
-        const kept = keep === undefined ? dueMs : dueOf(object, replies[2]);
-        const id = isChosen(key) ? takenId(replies[keep === undefined ? 2 : 3], key) : undefined;
-        let change: Scheduled["change"] = isNew ? "new" : keep === "first" ? "kept" : "replaced";
-        if (id !== undefined && keep === "first") {
-            change = isNew ? "running" : change;
-        } else if (id !== undefined) {
-            // The schedule is stored by now. The former event with its key may still wait for a retry.
-            const ended = await this.cancelTaken(object, key, id);
-            change = ended === "running" ? "running" : ended === "cancelled" ? "replaced" : change;
-        }
-        return { key, dueMs: kept, change };
+        return commands;
+    }
+
+    /** Reads the replies to the commands of a schedule. */
+    private read({ object, key, keep, dueMs }: Ready, replies: Iterator<Reply>): Stored {
+        const next = (): Reply => replies.next().value;
+        const [put, added] = [next(), next()];
+        const score = keep === undefined ? undefined : next();
+        const taken = isChosen(key) ? takenId(next(), key) : undefined;
+        const isNew = number(object, put, this.keys.scheduledOf(object)) > 0;
+        number(object, added, this.keys.scheduled);
+        const change = isNew ? "new" : keep === "first" ? "kept" : "replaced";
+        const due = keep === undefined ? dueMs : dueOf(object, score);
+        return { scheduled: { key, dueMs: due, change }, taken };
     }
 
     async cancel(name: string, givenKey: string): Promise<Cancelled> {
@@ -142,14 +267,16 @@ export class Scheduler {
             commands.push(["GET", this.keys.taken(object)]);
         }
         const replies = await this.transact(object, commands);
-        const removed = number(object, replies[0], hash) + number(object, replies[1], set);
-        const wasThere = removed > 0 ? "cancelled" : "not_found";
-        const id = takenId(replies[2], key);
+        const [deleted, removed, taken] = replies.results;
+        const count = number(object, deleted, hash) + number(object, removed, set);
+        replies.check(object);
+        const wasThere = count > 0 ? "cancelled" : "not_found";
+        const id = takenId(taken, key);
         const ended = id === undefined ? "absent" : await this.cancelTaken(object, key, id);
         return ended === "absent" ? wasThere : ended;
     }
 
-    private async transact(object: string, commands: readonly Command[]): Promise<Reply[]> {
+    private async transact(object: string, commands: readonly Command[]): Promise<Replies> {
         try {
             return await this.link.transact(commands);
         } catch (error) {
@@ -163,13 +290,11 @@ export class Scheduler {
         key: string,
         id: string,
     ): Promise<"cancelled" | "running" | "absent"> {
-        const [word] = await callScript(this.link, CANCEL, object, this.keys.held, [
-            this.keys.prefix,
-            object,
-            key,
-            id,
-        ]);
+        const args = [this.keys.prefix, object, key, id];
+        const { words, replies } = await callScript(this.link, CANCEL, object, this.keys.held, args);
+        const [word] = words;
         if (word === "cancelled" || word === "running" || word === "absent") {
+            replies.check(object);
             return word;
         }
         throw new OutcomeUnknown(object, new Error(`an unexpected reply of the script cancel: ${word}`));
@@ -177,7 +302,7 @@ export class Scheduler {
 
     /** Asks Redis for its time, in ms since 1970, rounded up. */
     private async redisMs(object: string): Promise<number> {
-        const [time] = await this.transact(object, [["TIME"]]);
+        const [time] = (await this.transact(object, [["TIME"]])).results;
         const [seconds, micros] = Array.isArray(time) ? time.map(Number) : [];
         const ms = (seconds ?? Number.NaN) * 1000 + Math.ceil((micros ?? Number.NaN) / 1000);
         if (!Number.isSafeInteger(ms)) {
@@ -185,6 +310,11 @@ export class Scheduler {
         }
         return ms;
     }
+}
+
+/** Returns the member of the set of all schedules. */
+function memberOf({ object, key }: Ready): string {
+    return `${object}\n${key}`;
 }
 
 /** Returns the id in the value of `OBJ:event.key`, `ID KEY`, if it names this key. */

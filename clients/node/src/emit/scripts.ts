@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { Full, KeyReused, OutcomeUnknown, OutOfMemory, Refused } from "../errors.js";
 import type { Command, Link } from "./link.js";
-import { about, code, isReplyError, type Reply } from "./reply.js";
+import { about, code, isReplyError, type Replies, type Reply } from "./reply.js";
 
 /** A script. Redis knows it by the hash of its text. */
 export class Script {
@@ -24,24 +24,30 @@ export class Script {
 export const EMIT = new Script("emit.lua");
 export const CANCEL = new Script("cancel.lua");
 
-/** Calls a script for an object, and returns the words of its reply. */
+/** The reply of a script, and the replies to its transaction. */
+export interface Called {
+    readonly words: Words;
+    readonly replies: Replies;
+}
+
+/** Calls a script for an object, and returns its reply. */
 export async function callScript(
     link: Link,
     script: Script,
     object: string,
     key: string,
     args: readonly (string | number)[],
-): Promise<Words> {
+): Promise<Called> {
     for (const withText of [false, true]) {
-        let reply: Reply;
+        let replies: Replies;
         try {
-            [reply] = await link.transact([script.call(key, args, withText)]);
+            replies = await link.transact([script.call(key, args, withText)]);
         } catch (error) {
             throw about(object, error);
         }
-        const words = readWords(object, reply);
+        const words = readWords(object, replies.results[0]);
         if (words !== undefined) {
-            return words;
+            return { words, replies };
         }
     }
     throw new OutcomeUnknown(object, new Error("the reply is not that of the script"));

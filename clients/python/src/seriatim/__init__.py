@@ -14,7 +14,7 @@ from ._ends import EventEnd
 from ._flows import Emitted
 from ._json import Json
 from ._many import EmittedMany
-from ._schedule import Scheduled
+from ._schedule import Schedule, Scheduled
 from .errors import (
     ConnectFailed,
     EmitError,
@@ -41,8 +41,10 @@ from .errors import (
     ProgramNotFound,
     Refused,
     RepeatWarning,
+    ScheduleManyError,
     SeriatimError,
     TooLarge,
+    Unreplicated,
     WaitClosed,
     WaitError,
     WorkerError,
@@ -94,12 +96,15 @@ __all__ = [
     "Refused",
     "Rejected",
     "RepeatWarning",
+    "Schedule",
+    "ScheduleManyError",
     "Scheduled",
     "SeriatimError",
     "TooLarge",
     "Transient",
     "Unavailable",
     "Unknown",
+    "Unreplicated",
     "WaitClosed",
     "WaitError",
     "Worker",

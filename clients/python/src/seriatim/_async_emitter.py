@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, Optional, TypeVar, Union, overlo
 
 from . import _json
 from ._awaited import AsyncAwaited
-from ._base import CONNECTIONS_MAX, TIMEOUT, WAIT, Base, check_times
+from ._base import CONNECTIONS_MAX, REPLICAS_WAIT, TIMEOUT, WAIT, Base, check_times
 from ._ends import EventEnd, timeout_s
 from ._flows import Emitted, Flow
 from ._many import CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX, EmittedMany, emit_many
-from ._schedule import Instant, Scheduled, Span, cancel, later, schedule
+from ._replicas import ReplicaWait
+from ._schedule import Instant, Schedule, Scheduled, Span, cancel, later, schedule, schedule_many, span_ms
 from ._transport import connect_async, run_async
 from ._waits import AsyncWaits
 
@@ -38,9 +39,14 @@ class AsyncEmitter(Base):
         event_bytes_max: int = _json.EVENT_BYTES_MAX,
         chunk_events_max: int = CHUNK_EVENTS_MAX,
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
+        wait: int = 0,
+        wait_timeout: Span = REPLICAS_WAIT,
+        wait_local: bool = False,
     ) -> None:
-        super().__init__(namespace, event_bytes_max, chunk_events_max, chunk_bytes_max)
-        self._transport, self._is_own = connect_async(redis, timeout, connections_max)
+        replicas = ReplicaWait.of(wait, span_ms(wait_timeout, "wait_timeout"), wait_local)
+        super().__init__(namespace, event_bytes_max, chunk_events_max, chunk_bytes_max, replicas)
+        blocks = 0.0 if replicas is None else replicas.timeout_ms / 1000
+        self._transport, self._is_own = connect_async(redis, timeout, connections_max, blocks)
         self._waits = AsyncWaits(self._transport, self._core.keys)
 
     @overload
@@ -120,6 +126,10 @@ class AsyncEmitter(Base):
             self._core, object, event, after=after, at=at, key=key, keep_time=keep_time, keep_first=keep_first
         )
         return await self._run(schedule(self._core, draft))
+
+    async def schedule_many(self, schedules: Iterable[Schedule]) -> list[Scheduled]:
+        """As `Emitter.schedule_many`."""
+        return await self._run(schedule_many(self._core, schedules, self._chunk))
 
     async def cancel(self, object: str, key: str) -> str:
         """As `Emitter.cancel`."""

@@ -11,9 +11,10 @@ from ._appended import Appended
 from ._ends import KEEP_MS, Named, keep_ms
 from ._flows import WINDOW_MS, WINDOW_MS_MAX, WINDOW_MS_MIN, Core, Draft, Emitted, Flow, Once, emit
 from ._names import Keys
+from ._replicas import ReplicaWait
 from ._schedule import Span, span_ms
 from ._transport import repeats
-from .errors import NotAwaitable, RepeatWarning
+from .errors import EmitError, NotAwaitable, RepeatWarning
 
 if TYPE_CHECKING:
     from redis.asyncio.client import Pipeline as AsyncPipeline
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 TIMEOUT = 5.0
 #: The most connections of an emitter. Further calls wait for a free one.
 CONNECTIONS_MAX = 16
-#: The time in seconds of a wait for the end of an event.
+#: The time in seconds of a wait for the end of an event, and of one for replicas.
 WAIT = 30.0
+REPLICAS_WAIT = 1.0
 _NO_WINDOW = "an awaited emit has no window; keep sets the time for which Redis keeps its name and its end"
 _NO_KEEP = "keep belongs to an awaited emit: give awaited=True, or a window"
 
@@ -40,9 +42,14 @@ class Base:
     """The part of an emitter that sends nothing."""
 
     def __init__(
-        self, namespace: Optional[str], event_bytes_max: int, chunk_events_max: int, chunk_bytes_max: int
+        self,
+        namespace: Optional[str],
+        event_bytes_max: int,
+        chunk_events_max: int,
+        chunk_bytes_max: int,
+        wait: Optional[ReplicaWait],
     ) -> None:
-        self._core = Core(Keys(namespace), event_bytes_max)
+        self._core = Core(Keys(namespace), event_bytes_max, wait=wait)
         self._chunk = (max(1, chunk_events_max), chunk_bytes_max)
 
     @property
@@ -61,7 +68,7 @@ class Base:
     def _await(
         self, draft: Draft, idempotency_key: Optional[str], keep: Optional[Span], inbox: bytes
     ) -> tuple[Named, Flow[Emitted]]:
-        """Returns the event that an awaited emit queues, and the emit."""
+        """Returns the event that an awaited emit queues, and the emit. Its errors have the name of the event."""
         if len(draft.events) > 1 or draft.data is not None:
             raise NotAwaitable(draft.object)
         name = _names.make_key() if idempotency_key is None else idempotency_key
@@ -69,7 +76,7 @@ class Base:
         window_ms = keep_ms(keep, KEEP_MS if idempotency_key is None else WINDOW_MS)
         once = Once(key, window_ms, (window_ms // 1000, inbox))
         named = Named(draft.object, name, self._core.keys.event_end(draft.name, key))
-        return named, emit(self._core, draft, once)
+        return named, _with_name(name, emit(self._core, draft, once))
 
     def _named(self, object: str, name: str) -> Named:
         key = self._core.keys.event_end(self._core.keys.object(object), _names.check_key(name))
@@ -87,7 +94,7 @@ class Base:
         """Appends the commands of an emit to a transaction of the caller, so that both take effect together.
 
         `Appended.outcome` reads the reply of the transaction. After an error here the pipeline is
-        unchanged. Limits do not bind this emit.
+        unchanged. Limits do not bind this emit, and it does not wait for replicas.
         """
         Appended.check(pipe)
         draft: Draft = self._core.draft(object, event, subevents, data)
@@ -99,3 +106,11 @@ class Base:
                 stacklevel=2,
             )
         return Appended.append(pipe, draft)
+
+
+def _with_name(name: str, flow: Flow[Emitted]) -> Flow[Emitted]:
+    try:
+        return (yield from flow)
+    except EmitError as error:
+        error.name = name
+        raise

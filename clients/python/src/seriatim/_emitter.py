@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, Optional, TypeVar, Union, overlo
 
 from . import _json
 from ._awaited import Awaited
-from ._base import CONNECTIONS_MAX, TIMEOUT, WAIT, Base, check_times
+from ._base import CONNECTIONS_MAX, REPLICAS_WAIT, TIMEOUT, WAIT, Base, check_times
 from ._ends import EventEnd, timeout_s
 from ._flows import Emitted, Flow
 from ._many import CHUNK_BYTES_MAX, CHUNK_EVENTS_MAX, EmittedMany, emit_many
-from ._schedule import Instant, Scheduled, Span, cancel, later, schedule
+from ._replicas import ReplicaWait
+from ._schedule import Instant, Schedule, Scheduled, Span, cancel, later, schedule, schedule_many, span_ms
 from ._transport import connect, run
 from ._waits import Waits
 
@@ -28,6 +29,10 @@ class Emitter(Base):
 
     `redis` is a Redis URL or a `redis.Redis`. The emitter sends each call once: if a connection is lost,
     the outcome of the call is unknown (`OutcomeUnknown`). Only an emit with an idempotency key is sent again.
+
+    With `wait`, each call waits until this number of replicas has its events, at most for `wait_timeout` (1 ms to
+    1 minute). Otherwise it raises `Unreplicated`, and its events are queued nevertheless. With `wait_local`, the
+    events must be on the disks of the master and of these replicas (`WAITAOF`, Redis 7.2 or Valkey).
     """
 
     def __init__(
@@ -40,9 +45,14 @@ class Emitter(Base):
         event_bytes_max: int = _json.EVENT_BYTES_MAX,
         chunk_events_max: int = CHUNK_EVENTS_MAX,
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
+        wait: int = 0,
+        wait_timeout: Span = REPLICAS_WAIT,
+        wait_local: bool = False,
     ) -> None:
-        super().__init__(namespace, event_bytes_max, chunk_events_max, chunk_bytes_max)
-        self._transport, self._is_own = connect(redis, timeout, connections_max)
+        replicas = ReplicaWait.of(wait, span_ms(wait_timeout, "wait_timeout"), wait_local)
+        super().__init__(namespace, event_bytes_max, chunk_events_max, chunk_bytes_max, replicas)
+        blocks = 0.0 if replicas is None else replicas.timeout_ms / 1000
+        self._transport, self._is_own = connect(redis, timeout, connections_max, blocks)
         self._waits = Waits(self._transport, self._core.keys)
 
     @overload
@@ -148,6 +158,15 @@ class Emitter(Base):
             self._core, object, event, after=after, at=at, key=key, keep_time=keep_time, keep_first=keep_first
         )
         return self._run(schedule(self._core, draft))
+
+    def schedule_many(self, schedules: Iterable[Schedule]) -> list[Scheduled]:
+        """Schedules many events, in transactions of up to 1,024 events or 1 MiB.
+
+        All times `after` count from the beginning of the call. Raises `ScheduleManyError` at the first failure: a
+        schedule with a key can be sent again safely. If `schedules` raises, its error passes on; the earlier
+        transactions have taken effect.
+        """
+        return self._run(schedule_many(self._core, schedules, self._chunk))
 
     def cancel(self, object: str, key: str) -> str:
         """Cancels the event with this key.

@@ -18,7 +18,8 @@ from typing import Any, NoReturn, Optional, TypeVar, Union
 from . import _json
 from ._limits import NO_LIMIT, Limit, Limits
 from ._names import Keys
-from ._replies import Failed, ServerError, TransportError, number, results, script_reply
+from ._replicas import ReplicaWait
+from ._replies import Failed, Replies, ServerError, TransportError, number, results, script_reply
 from .errors import ConnectFailed, EmitError, Full, KeyReused, OutcomeUnknown, TooLarge
 
 Command = tuple[bytes, ...]
@@ -98,6 +99,8 @@ class Core:
     keys: Keys
     event_bytes_max: int = _json.EVENT_BYTES_MAX
     limits: Limits = field(default_factory=Limits)
+    #: The wait behind each transaction.
+    wait: Optional[ReplicaWait] = None
     #: Whether the user has shown the right to send transactions.
     may_transact: bool = False
 
@@ -193,18 +196,27 @@ def ready(core: Core) -> Flow[None]:
             replies = yield Send(commands)
             if isinstance(replies[0], ServerError) and replies[0].code in ("NOPERM", "NOAUTH"):
                 raise Failed("refused", str(replies[0]))
-        replies = yield Send([(b"HGETALL", core.keys.limits)])
+        examines = [] if core.wait is None else [core.wait.examines]
+        replies = yield Send([(b"HGETALL", core.keys.limits), *examines])
     except TransportError as error:
         # Nothing that the caller wants was sent.
         raise unsent(error) from None
+    if core.wait is not None:
+        core.wait.examine(replies[-1])
     core.limits.learn(replies[0])
     core.may_transact = True
 
 
-def transact(core: Core, commands: list[Command]) -> Flow[list[Any]]:
-    """Sends a transaction once. Returns the result of each command, or raises `Failed`."""
+def transact(core: Core, commands: list[Command], *, waits: bool = True) -> Flow[Replies]:
+    """Sends a transaction once. Returns the results, or raises `Failed`.
+
+    With `waits`, an emitter that waits for replicas waits until they have the transaction.
+    """
     looks = core.limits.is_due()
-    sent = [(b"MULTI",), *commands, (b"EXEC",)]
+    wait = core.wait if waits else None
+    sent: list[Command] = [(b"MULTI",), *commands, (b"EXEC",)]
+    if wait is not None:
+        sent.append(wait.command)
     if looks:
         sent.append((b"HGETALL", core.keys.limits))
     try:
@@ -215,13 +227,15 @@ def transact(core: Core, commands: list[Command]) -> Flow[list[Any]]:
         raise Failed("unknown", str(error)) from None
     if looks:
         core.limits.learn(replies[-1] if len(replies) == len(sent) else None)
-    return results(replies[: len(commands) + 2], len(commands))
+    behind = len(commands) + 2
+    found = results(replies[:behind], len(commands))
+    return Replies(found, None if wait is None else wait.read(replies[behind] if len(replies) > behind else None))
 
 
-def transact_for(core: Core, object: str, commands: list[Command]) -> Flow[list[Any]]:
+def transact_for(core: Core, object: str, commands: list[Command], *, waits: bool = True) -> Flow[Replies]:
     """As `transact`, with errors for this object."""
     with errors_for(object):
-        return (yield from transact(core, commands))
+        return (yield from transact(core, commands, waits=waits))
 
 
 def emit(core: Core, draft: Draft, once: Optional[Once]) -> Flow[Emitted]:
@@ -236,11 +250,13 @@ def emit(core: Core, draft: Draft, once: Optional[Once]) -> Flow[Emitted]:
     if limit is not None:
         draft.fits_a_script()
         return (yield from call_script(core, draft, None, limit))
-    answers = yield from transact_for(core, draft.object, draft.commands())
+    replies = yield from transact_for(core, draft.object, draft.commands())
+    answers = replies.results
     if draft.data is not None and isinstance(answers[0], ServerError):
         raise OutcomeUnknown(draft.object, str(answers[0]))
     queued = number(draft.object, answers[-2], core.keys.events(draft.name))
     number(draft.object, answers[-1], core.keys.markers)
+    replies.check(draft.object)
     return Emitted(len(draft.events), queued)
 
 
@@ -249,9 +265,14 @@ def call_script(core: Core, draft: Draft, once: Optional[Once], limit: Limit) ->
     key = "" if once is None else once.key.decode()
     for with_text in (False, True):
         command = draft.script(once, limit, with_text=with_text)
-        answers = yield from transact_for(core, draft.object, [command])
-        done = read_script(draft.object, key, len(draft.events), answers[0])
+        replies = yield from transact_for(core, draft.object, [command])
+        done = read_script(draft.object, key, len(draft.events), replies.results[0])
         if isinstance(done, Emitted):
+            replies.check(draft.object)
+            if done.repeated and core.wait is not None:
+                # A wait covers only the writes of its own connection. So this writes a marker, which does no harm.
+                replies = yield from transact_for(core, draft.object, [(b"LPUSH", core.keys.markers, draft.name)])
+                replies.check(draft.object)
             return done
     _no_reply(draft.object)
 

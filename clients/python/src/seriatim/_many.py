@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 from . import _json
 from ._flows import Command, Core, Draft, Emitted, Flow, read_script, ready, transact
-from ._replies import Failed, ServerError, number
+from ._replies import Failed, Replies, ServerError, number
 from .errors import ConnectFailed, EmitError, EmitManyError, ObjectFailed, OutcomeUnknown
 
 CHUNK_EVENTS_MAX = 1024
@@ -109,30 +109,33 @@ class _Progress:
             commands.append((b"LPUSH", self.core.keys.markers, *marks))
         return commands
 
-    def settle(self, groups: list[_Group], answers: list[Any]) -> None:
+    def settle(self, groups: list[_Group], replies: Replies) -> None:
         """Records the outcome of a transaction."""
         self.chunks += 1
+        answers = replies.results
         mark = answers[-1]
         has_marks = any(not group.by_script for group in groups)
         for group, answer in zip(groups, answers):
             object, events = group.draft.object, len(group.positions)
             try:
                 if group.by_script:
-                    self.settle_script(group, answer)
+                    self.settle_script(group, answer, replies)
                     continue
                 number(object, answer, self.core.keys.events(group.draft.name))
                 number(object, mark, self.core.keys.markers)
+                replies.check(object)
                 self.acknowledged += events
             except EmitError as error:
                 self.fail(object, group.positions[0], error)
-        if has_marks and isinstance(mark, ServerError):
+        if replies.too_few is not None or (has_marks and isinstance(mark, ServerError)):
             self.stop()
 
-    def settle_script(self, group: _Group, answer: Any) -> None:
+    def settle_script(self, group: _Group, answer: Any, replies: Replies) -> None:
         object, events = group.draft.object, len(group.positions)
         done = read_script(object, "", events, answer)
         if done is None:
             raise OutcomeUnknown(object, "the reply is not that of the script")
+        replies.check(object)
         if isinstance(done, Emitted):
             self.acknowledged += events
             return
@@ -162,7 +165,7 @@ def emit_many(core: Core, events: Iterable[tuple[str, Any]], chunk: tuple[int, i
             continue
         try:
             yield from ready(core)
-            answers = yield from transact(core, progress.commands(groups))
+            replies = yield from transact(core, progress.commands(groups))
         except (Failed, ConnectFailed) as error:
             for group in groups:
                 object = group.draft.object
@@ -170,5 +173,5 @@ def emit_many(core: Core, events: Iterable[tuple[str, Any]], chunk: tuple[int, i
                 progress.fail(object, group.positions[0], about)
             progress.stop()
         else:
-            progress.settle(groups, answers)
+            progress.settle(groups, replies)
     return progress.answer()

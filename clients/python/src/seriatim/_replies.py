@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from .errors import EmitError, OutcomeUnknown, OutOfMemory, Refused, WrongType
+from .errors import EmitError, OutcomeUnknown, OutOfMemory, Refused, Unreplicated, WrongType
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,34 @@ class TransportError(Exception):
     def __init__(self, why: str, *, sent: bool) -> None:
         super().__init__(why)
         self.sent = sent
+
+
+@dataclass(frozen=True)
+class TooFew:
+    """Too few replicas have a transaction."""
+
+    reached: int
+    wanted: int
+    #: Whether the transaction should be on the disk of the master, but is not.
+    not_local: bool
+
+
+@dataclass(frozen=True)
+class Replies:
+    """The results of a transaction that Redis ran."""
+
+    #: The result of each command.
+    results: list[Any]
+    #: If the emitter waits for replicas, and too few have the transaction.
+    too_few: Optional[TooFew] = None
+
+    def check(self, object: str) -> None:
+        """Raises an error if too few replicas have the transaction.
+
+        Call it after the results were read: their errors show that the call was not applied, or only in part.
+        """
+        if self.too_few is not None:
+            raise Unreplicated(object, self.too_few.reached, self.too_few.wanted, self.too_few.not_local)
 
 
 class Failed(Exception):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import datetime
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Optional, Union
 
 from . import _json, _names
 from ._flows import Command, Core, Flow, errors_for, ready, script, transact_for
+from ._names import Keys
 from ._replies import number, script_reply
-from .errors import InvalidTime, OutcomeUnknown
+from .errors import EmitError, InvalidTime, OutcomeUnknown, ScheduleManyError
 
 #: A schedule that is due within this time wakes a worker. The local clock may be wrong by almost as much.
 WAKE_MS = 60_000
@@ -38,6 +40,31 @@ class Scheduled:
 
 
 @dataclass(frozen=True)
+class Schedule:
+    """A schedule for `schedule_many`: the arguments of `Emitter.schedule`."""
+
+    object: str
+    event: Any
+    after: Optional[Span] = None
+    at: Optional[Instant] = None
+    key: Optional[str] = None
+    keep_time: bool = False
+    keep_first: bool = False
+
+    def _later(self, core: Core) -> Later:
+        return later(
+            core,
+            self.object,
+            self.event,
+            after=self.after,
+            at=self.at,
+            key=self.key,
+            keep_time=self.keep_time,
+            keep_first=self.keep_first,
+        )
+
+
+@dataclass(frozen=True)
 class Later:
     """A checked schedule."""
 
@@ -50,6 +77,11 @@ class Later:
     after_ms: Optional[int]
     #: `replace`, `keep_time` or `keep_first`.
     mode: str
+
+    @property
+    def keeps(self) -> bool:
+        """Whether something of an earlier schedule with this key stays."""
+        return self.mode != "replace"
 
     @property
     def is_chosen(self) -> bool:
@@ -118,43 +150,137 @@ def later(
     return Later(object, name, encoded, key, key_bytes, at_ms, after_ms, mode)
 
 
-def schedule(core: Core, draft: Later) -> Flow[Scheduled]:
+@dataclass(frozen=True)
+class _Ready:
+    """A checked schedule, with its time."""
+
+    later: Later
+    due_ms: int
+    #: Whether the schedule must wake a worker.
+    wakes: bool
+
+    def commands(self, keys: Keys) -> list[Command]:
+        later = self.later
+        put = b"HSETNX" if later.mode == "keep_first" else b"HSET"
+        commands: list[Command] = [
+            (put, keys.scheduled_of(later.name), later.key_bytes, later.event),
+            (b"ZADD", keys.scheduled, *((b"NX",) if later.keeps else ()), b"%d" % self.due_ms, later.member),
+        ]
+        if later.keeps:
+            commands.append((b"ZSCORE", keys.scheduled, later.member))
+        if later.is_chosen:
+            commands.append((b"GET", keys.event_key(later.name)))
+        return commands
+
+    def read(self, keys: Keys, answers: Iterator[Any]) -> tuple[Scheduled, Optional[bytes]]:
+        """Reads the replies to the commands. Also returns the id of an event with this key that a worker has taken."""
+        later, object = self.later, self.later.object
+        put, added = next(answers), next(answers)
+        score = next(answers) if later.keeps else None
+        taken = _taken_id(next(answers), later.key_bytes) if later.is_chosen else None
+        is_new = number(object, put, keys.scheduled_of(later.name)) > 0
+        number(object, added, keys.scheduled)
+        due_ms = _due_of(object, score) if later.keeps else self.due_ms
+        change = "new" if is_new else "kept" if later.mode == "keep_first" else "replaced"
+        return Scheduled(later.key, due_ms, change), taken
+
+
+class _Clock:
+    """The time of Redis at the beginning of a call. It is asked for at most once."""
+
+    def __init__(self) -> None:
+        self._now_ms: Optional[int] = None
+
+    def now_ms(self, core: Core, object: str) -> Flow[int]:
+        if self._now_ms is None:
+            with errors_for(object):
+                yield from ready(core)
+            self._now_ms = yield from redis_ms(core, object)
+        return self._now_ms
+
+
+def _at(core: Core, later: Later, clock: _Clock) -> Flow[_Ready]:
+    """Computes the time of a schedule."""
+    if later.after_ms is None:
+        due_ms = later.at_ms or 0
+        return _Ready(later, due_ms, due_ms < time.time() * 1000 + WAKE_MS)
+    now_ms = yield from clock.now_ms(core, later.object)
+    return _Ready(later, now_ms + later.after_ms, later.after_ms < WAKE_MS)
+
+
+def schedule(core: Core, later: Later) -> Flow[Scheduled]:
     """Stores a schedule. Ends a former event of the key that waits for a retry."""
-    object, keys = draft.object, core.keys
-    with errors_for(object):
+    scheduled: list[Scheduled] = []
+    one = yield from _at(core, later, _Clock())
+    yield from _send(core, [one], scheduled)
+    return scheduled[0]
+
+
+def schedule_many(core: Core, schedules: Iterable[Schedule], chunk: tuple[int, int]) -> Flow[list[Scheduled]]:
+    """Stores many schedules. The transactions take effect one by one, and the first failure ends the call."""
+    (events_max, bytes_max), clock = chunk, _Clock()
+    scheduled: list[Scheduled] = []
+    waiting: list[_Ready] = []
+    size = 0
+    try:
+        for one in schedules:
+            try:
+                later = one._later(core)
+                waiting.append((yield from _at(core, later, clock)))
+            except EmitError:
+                # The schedules before the invalid one are sent.
+                yield from _send(core, waiting, scheduled)
+                raise
+            size += len(later.event) + len(later.member)
+            if len(waiting) >= events_max or size >= bytes_max:
+                sent, waiting, size = waiting, [], 0
+                yield from _send(core, sent, scheduled)
+        yield from _send(core, waiting, scheduled)
+    except EmitError as error:
+        raise ScheduleManyError(scheduled, error) from error
+    return scheduled
+
+
+def _send(core: Core, chunk: list[_Ready], scheduled: list[Scheduled]) -> Flow[None]:
+    """Stores these schedules in one transaction, and adds them to `scheduled`."""
+    if not chunk:
+        return
+    keys, first = core.keys, chunk[0].later.object
+    with errors_for(first):
         yield from ready(core)
-    if draft.after_ms is None:
-        due_ms = draft.at_ms or 0
-        wakes = due_ms < time.time() * 1000 + WAKE_MS
-    else:
-        due_ms = (yield from redis_ms(core, object)) + draft.after_ms
-        wakes = draft.after_ms < WAKE_MS
-    of_object, keeps = keys.scheduled_of(draft.name), draft.mode != "replace"
-    put = b"HSETNX" if draft.mode == "keep_first" else b"HSET"
-    commands: list[Command] = [
-        (put, of_object, draft.key_bytes, draft.event),
-        (b"ZADD", keys.scheduled, *((b"NX",) if keeps else ()), b"%d" % due_ms, draft.member),
-    ]
-    if keeps:
-        commands.append((b"ZSCORE", keys.scheduled, draft.member))
-    if draft.is_chosen:
-        commands.append((b"GET", keys.event_key(draft.name)))
-    if wakes:
+    commands = [command for one in chunk for command in one.commands(keys)]
+    if any(one.wakes for one in chunk):
         commands.append((b"ZADD", keys.wake, b"0", b"wake"))
-    answers = yield from transact_for(core, object, commands)
-    is_new = number(object, answers[0], of_object) > 0
-    number(object, answers[1], keys.scheduled)
-    if keeps:
-        due_ms = _due_of(object, answers[2])
-    change = "new" if is_new else "kept" if draft.mode == "keep_first" else "replaced"
-    taken = _taken_id(answers[3 if keeps else 2], draft.key_bytes) if draft.is_chosen else None
-    if taken is not None and draft.mode == "keep_first":
-        change = "running" if change == "new" else change
-    elif taken is not None:
-        # The schedule is stored by now. The former event with its key may still wait for a retry.
-        word = yield from cancel_taken(core, object, draft.name, draft.key_bytes, taken)
-        change = {"running": "running", "cancelled": "replaced"}.get(word, change)
-    return Scheduled(draft.key, due_ms, change)
+    replies = yield from transact_for(core, first, commands)
+    answers, begin = iter(replies.results), len(scheduled)
+    ends: list[tuple[int, Later, bytes]] = []
+    unread: Optional[EmitError] = None
+    for one in chunk:
+        try:
+            done, taken = one.read(keys, answers)
+        except EmitError as error:
+            unread = error
+            break
+        if taken is not None and one.later.mode != "keep_first":
+            ends.append((len(scheduled), one.later, taken))
+        elif taken is not None and done.change == "new":
+            done = replace(done, change="running")
+        scheduled.append(done)
+    if len(scheduled) > begin and replies.too_few is not None:
+        del scheduled[begin:]
+        replies.check(first)
+    # These schedules are stored by now. Former events with their keys may still wait for a retry.
+    for at, later, taken in ends:
+        try:
+            word = yield from cancel_taken(core, later.object, later.name, later.key_bytes, taken)
+        except EmitError:
+            # To complete the call, the caller sends the schedules from this one on again.
+            del scheduled[at:]
+            raise
+        change = {"running": "running", "cancelled": "replaced"}.get(word, scheduled[at].change)
+        scheduled[at] = replace(scheduled[at], change=change)
+    if unread is not None:
+        raise unread
 
 
 def cancel(core: Core, object: str, key: str) -> Flow[str]:
@@ -170,8 +296,10 @@ def cancel(core: Core, object: str, key: str) -> Flow[str]:
     is_chosen = not key.startswith("-")
     if is_chosen:
         commands.append((b"GET", core.keys.event_key(name)))
-    answers = yield from transact_for(core, object, commands)
+    replies = yield from transact_for(core, object, commands)
+    answers = replies.results
     removed = number(object, answers[0], of_object) + number(object, answers[1], core.keys.scheduled)
+    replies.check(object)
     was_there = "cancelled" if removed > 0 else "not_found"
     taken = _taken_id(answers[2], key_bytes) if is_chosen else None
     if taken is None:
@@ -184,9 +312,10 @@ def cancel_taken(core: Core, object: str, name: bytes, key: bytes, taken: bytes)
     """Ends the event with this key and this id if it waits for a retry or an operator."""
     for with_text in (False, True):
         command = script("cancel").call(core.keys.held, [core.keys.prefix, name, key, taken], with_text=with_text)
-        answers = yield from transact_for(core, object, [command])
-        words = script_reply(object, answers[0])
+        replies = yield from transact_for(core, object, [command])
+        words = script_reply(object, replies.results[0])
         if words is not None and words[0] in ("cancelled", "running", "absent"):
+            replies.check(object)
             return str(words[0])
         if words is not None:
             raise OutcomeUnknown(object, f"the script has returned the unknown word {words[0]!r}")
@@ -195,9 +324,9 @@ def cancel_taken(core: Core, object: str, name: bytes, key: bytes, taken: bytes)
 
 def redis_ms(core: Core, object: str) -> Flow[int]:
     """Asks Redis for its time, in ms since 1970, rounded up."""
-    answers = yield from transact_for(core, object, [(b"TIME",)])
+    replies = yield from transact_for(core, object, [(b"TIME",)], waits=False)
     try:
-        seconds, micros = (int(part) for part in answers[0])
+        seconds, micros = (int(part) for part in replies.results[0])
     except (TypeError, ValueError):
         raise OutcomeUnknown(object, "TIME did not return a time") from None
     return seconds * 1000 + -(-micros // 1000)

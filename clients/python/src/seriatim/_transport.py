@@ -252,38 +252,52 @@ def _patient(pool: Any, retry: Any) -> dict[str, Any]:
     return settings
 
 
-def _settings(timeout: float, connections_max: int) -> dict[str, Any]:
+def _settings(timeout: float, connections_max: int, blocks: float) -> dict[str, Any]:
     return {
         "max_connections": connections_max,
         "timeout": timeout,
-        "socket_timeout": timeout,
+        "socket_timeout": timeout + blocks,
         "socket_connect_timeout": timeout,
         "retry": Retry(NoBackoff(), 0),
     }
 
 
-def connect(redis_: Union[str, redis.Redis], timeout: float, connections_max: int) -> tuple[Transport, bool]:
-    """Returns a transport, and whether the emitter owns its client."""
+def connect(
+    redis_: Union[str, redis.Redis], timeout: float, connections_max: int, blocks: float
+) -> tuple[Transport, bool]:
+    """Returns a transport, and whether the emitter owns its client. A command may block for the seconds `blocks`."""
     if isinstance(redis_, str):
-        pool = redis.BlockingConnectionPool.from_url(_url(redis_), **_settings(timeout, connections_max))
+        pool = redis.BlockingConnectionPool.from_url(_url(redis_), **_settings(timeout, connections_max, blocks))
         return Transport(redis.Redis(connection_pool=pool)), True
     if isinstance(redis_, redis.Redis):
+        _check_patience(redis_, blocks)
         return Transport(redis_), False
     raise TypeError(_wrong("redis.Redis", redis_))
 
 
 def connect_async(
-    redis_: Union[str, redis.asyncio.Redis], timeout: float, connections_max: int
+    redis_: Union[str, redis.asyncio.Redis], timeout: float, connections_max: int, blocks: float
 ) -> tuple[AsyncTransport, bool]:
-    """Returns a transport, and whether the emitter owns its client."""
+    """As `connect`, with asyncio."""
     if isinstance(redis_, str):
-        settings = _settings(timeout, connections_max)
+        settings = _settings(timeout, connections_max, blocks)
         settings["retry"] = _async_retry()
         pool = redis.asyncio.BlockingConnectionPool.from_url(_url(redis_), **settings)
         return AsyncTransport(redis.asyncio.Redis(connection_pool=pool)), True
     if isinstance(redis_, redis.asyncio.Redis):
+        _check_patience(redis_, blocks)
         return AsyncTransport(redis_), False
     raise TypeError(_wrong("redis.asyncio.Redis", redis_))
+
+
+def _check_patience(client: Any, blocks: float) -> None:
+    """Refuses a client that gives up before the wait for replicas ends."""
+    patience = client.connection_pool.connection_kwargs.get("socket_timeout")
+    if blocks and patience is not None and patience <= blocks:
+        raise ValueError(
+            f"the Redis client waits {patience:g} s for a reply, and wait_timeout is {blocks:g} s: "
+            "give the client a longer socket_timeout"
+        )
 
 
 def _url(url: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Optional
 
 if TYPE_CHECKING:
     from ._ends import EventEnd
+    from ._schedule import Scheduled
 
 _INVISIBLE = frozenset(
     [
@@ -45,12 +46,14 @@ class SeriatimError(Exception):
 class EmitError(SeriatimError):
     """An emit, a schedule or a cancel has failed.
 
-    Only after `OutcomeUnknown` it is open whether events are queued. After `WrongType` the call took
-    effect in part. After any other error nothing was applied, so the call may be repeated.
+    Only after `OutcomeUnknown` and `Unreplicated` it is open whether events are queued. After `WrongType` the
+    call took effect in part. After any other error nothing was applied, so the call may be repeated.
     """
 
     #: A word for the error, the same in all languages.
     kind: ClassVar[str] = "error"
+    #: Of `call`: the name of its event. If the event is queued, `end_of` waits for its end.
+    name: Optional[str] = None
 
     @property
     def is_unknown(self) -> bool:
@@ -120,6 +123,32 @@ class OutcomeUnknown(EmitError):
             f"it is unknown whether the call for {shown(object)} has taken effect: {why}; look before you repeat it"
         )
         self.object = object
+
+    @property
+    def is_unknown(self) -> bool:
+        return True
+
+
+class Unreplicated(EmitError):
+    """The call has taken effect on the master, but too few replicas had it at the end of the wait.
+
+    Workers deliver the event, unless the master is lost before a replica has it. So the outcome is unknown.
+    """
+
+    kind = "unreplicated"
+
+    def __init__(self, object: str, reached: int, wanted: int, not_local: bool) -> None:
+        disk = ", and it is not on the master's disk" if not_local else ""
+        super().__init__(
+            f"the emit for {shown(object)} is queued on the master, but only {reached} of {wanted} replicas have "
+            f"it{disk}: it is lost if the master is lost now"
+        )
+        self.object = object
+        #: The number of replicas that have it, and of those that should have it.
+        self.reached = reached
+        self.wanted = wanted
+        #: Whether it should be on the disk of the master, but is not.
+        self.not_local = not_local
 
     @property
     def is_unknown(self) -> bool:
@@ -265,6 +294,26 @@ class EmitManyError(EmitError):
     @property
     def is_unknown(self) -> bool:
         return any(failed.error.is_unknown for failed in self.failed)
+
+
+class ScheduleManyError(EmitError):
+    """Some schedules of `schedule_many` are not acknowledged.
+
+    Later schedules of the same transaction as the first of them may have failed, too. No later transaction was sent.
+    """
+
+    kind = "schedule_many"
+
+    def __init__(self, scheduled: list[Scheduled], error: EmitError) -> None:
+        super().__init__(f"{len(scheduled)} schedules are acknowledged, the next ones are not: {error}")
+        #: The acknowledged schedules, in their order.
+        self.scheduled = scheduled
+        #: The error of the first schedule that is not acknowledged.
+        self.error = error
+
+    @property
+    def is_unknown(self) -> bool:
+        return self.error.is_unknown
 
 
 class EventFailed(SeriatimError):
