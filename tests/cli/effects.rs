@@ -442,7 +442,8 @@ async fn a_parent_that_dies_or_errs_is_a_crash() {
     let ends: [(Option<&str>, String); 4] = [
         (
             None,
-            "seriatim: --sink stdio: standard input ended without `bye`".to_owned(),
+            "seriatim: --sink stdio: the program has died: standard input ended without `bye`"
+                .to_owned(),
         ),
         (
             Some("Traceback"),

@@ -333,7 +333,7 @@ impl Keeper {
             }
             Some(Broken::Protocol(why)) => Ended::Dead(format!("the program was killed: {why}")),
             None if self.is_parent() => {
-                Ended::Dead("standard input ended without `bye`".to_owned())
+                Ended::Dead("the program has died: standard input ended without `bye`".to_owned())
             }
             None if has_ended => Ended::Dead(format!("the program ended ({status})")),
             None => Ended::Dead("the program was killed: it closed its standard output".to_owned()),
