@@ -115,7 +115,7 @@ end
 -- Reads the last ids of these objects. Returns whether every last id that MGET returned as nil is
 -- really absent.
 local function ask_last_ids()
-  local keys, untold, u = {}, {}, 0
+  local keys, u = {}, 0
   for n = 1, #free do
     keys[n] = P .. free[n] .. LAST_ID
   end
@@ -123,10 +123,10 @@ local function ask_last_ids()
   for n = 1, #last_ids do
     if not last_ids[n] then
       u = u + 1
-      untold[u] = keys[n]
+      keys[u] = keys[n]
     end
   end
-  return u == 0 or redis_call('EXISTS', unpack(untold)) == 0
+  return u == 0 or redis_call('EXISTS', unpack(keys, 1, u)) == 0
 end
 
 -- Reads the next chunk. Returns whether there is one.
