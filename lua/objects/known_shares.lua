@@ -10,8 +10,18 @@ local all = call.limited and rare.shares.parse(redis_call('HGET', P .. K.event_s
 -- The most names whose shares one command reads.
 local NAMES_MAX = 64
 -- By prefix: the parts of its share; false if it has none. By object: its group, if limits have asked
--- for it. By group: the prefixes that have a share.
-local shares, group_by_object, owners_by_group = {}, {}, {}
+-- for it. By group: its prefixes, and those that have a share.
+local shares, group_by_object, prefixes_by_group, owners_by_group = {}, {}, {}, {}
+
+-- Returns the prefixes of a group that may have a share.
+local function prefixes_of(group)
+  local prefixes = prefixes_by_group[group]
+  if not prefixes then
+    prefixes = rare.shares.prefixes_of(group, PARTS)
+    prefixes_by_group[group] = prefixes
+  end
+  return prefixes
+end
 
 -- Reads the shares of the names from `last` down, if the call has not read them yet. Returns the
 -- number of prefixes that were new.
@@ -76,7 +86,7 @@ end
 local function owners_of(group)
   local owners = owners_by_group[group]
   if not owners then
-    local prefixes = rare.shares.prefixes_of(group, PARTS)
+    local prefixes = prefixes_of(group)
     owners = { all and '*' or nil }
     for _, prefix in ipairs(prefixes) do
       owners[#owners + 1] = shares[prefix] and prefix or nil
@@ -98,7 +108,7 @@ end
 
 -- Returns the weight and the class of a group whose shares have been read.
 local function weigh(group)
-  return rare.shares.weigh(rare.shares.prefixes_of(group, PARTS), shares)
+  return rare.shares.weigh(prefixes_of(group), shares)
 end
 
 return {

@@ -31,6 +31,9 @@ local SHARES_MAX, PARTS_MAX = 1024, 8
 local CLASS, PARKED = 1099511627776, 4398046511104
 local PERIOD_MS, MEMBERS_MAX = 10000, 1000
 local CLASSES = { high = -1, normal = 0, low = 1 }
+-- The shares that were read, by their texts, SHARES_MAX at most. In a library the table lives on,
+-- because each call reads the shares of its groups.
+local known, known_n = {}, 0
 
 -- Returns the first parts of a name, from one part up to `most` parts. If the whole name has no more
 -- parts, it is the last of them.
@@ -73,16 +76,24 @@ local function positive(text)
   return number and number > 0 and number <= ids.MAX and number or nil
 end
 
--- Returns the parts of the value of a share; nil if it is none. A part that is not set is nil.
+-- Returns the parts of the value of a share; nil if it is none. A part that is not set is nil. The
+-- caller changes no part.
 local function parse(text)
+  if known[text] then
+    return known[text]
+  end
   local weight, priority, in_flight, rate, burst, set_ms = string.match(text or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (%d+) %d+ ')
   if not weight then
     return nil
+  elseif known_n >= SHARES_MAX then
+    known, known_n = {}, 0
   end
-  return {
+  local share = {
     weight = positive(weight), class = CLASSES[priority], in_flight = positive(in_flight), rate = positive(rate), burst = positive(burst),
     set_ms = tonumber(set_ms),
   }
+  known[text], known_n = share, known_n + 1
+  return share
 end
 
 -- Returns the class of a score: -1 for high, 0 for normal, 1 for low.

@@ -227,6 +227,27 @@ async fn a_library_forgets_the_shares_of_an_earlier_call() {
     assert_eq!(scene.at("objects.in.hand").await, "nil");
 }
 
+/// A library remembers the shares that it has read, 1,024 at most. Here 3,000 calls read another text of
+/// the share of all objects, which would take more than 9 MB.
+#[tokio::test]
+async fn a_library_forgets_shares_in_the_end() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    let call = async |n: usize| {
+        let share = format!("- - 1000 - - 1700000000000 0  {n:0>3000}");
+        let summary = "SET event.shares.summary '2 0 1700000000000'";
+        let shares = format!("{summary}; HSET event.shares * '{share}'; emit work:1 1");
+        scene.again(&shares).await;
+        assert_eq!(scene.free(0..1, BOUNDS).await.objects(), ["work:1"]);
+    };
+    call(0).await;
+    let before = memory(&scene).await;
+    for n in 1..3_000 {
+        call(n).await;
+    }
+    let kept = memory(&scene).await.saturating_sub(before);
+    assert!(kept < 6 << 20, "{kept} bytes are kept");
+}
+
 /// A library forgets how many names wait in groups. The same namespace has no groups now, and its only
 /// slot goes on with its object. So another call is of no use.
 #[tokio::test]

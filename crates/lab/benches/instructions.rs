@@ -2,7 +2,7 @@
 //! function and as a script. Counts do not depend on the load of the machine, so small changes of
 //! the Lua text are visible. It is for developers who change this text, and a gate.
 //!
-//!     cargo bench --profile dev --all-features --bench instructions [-- low|distinct|zipf|one]
+//!     cargo bench --profile dev --all-features --bench instructions [-- low|distinct|zipf|one|limits]
 //!
 //! The program needs `valgrind`. Each figure is the difference of two runs of a server under
 //! callgrind: one with the calls, one without. Both runs emit the same events, make the same pops,
@@ -48,13 +48,15 @@ struct Case {
     events: usize,
     /// Whether each event is emitted and popped alone, as at low load.
     alone: bool,
+    /// Number of groups of objects. Each has a share with a limit of 5 objects in hand.
+    groups: usize,
     /// Instructions per event of the script (`EVALSHA`) before it had a library.
     reference: f64,
     /// Limits of the ratio to the reference: as a function, as a script.
     limits: [f64; 2],
 }
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 5] = [
     Case {
         name: "low",
         what: "one slot, one event: claim and commit",
@@ -64,6 +66,7 @@ const CASES: [Case; 4] = [
         zipf: false,
         events: 400,
         alone: true,
+        groups: 0,
         reference: 409_459.0,
         limits: [0.89, 1.80],
     },
@@ -76,6 +79,7 @@ const CASES: [Case; 4] = [
         zipf: false,
         events: 2560,
         alone: false,
+        groups: 0,
         reference: 93_728.0,
         limits: [1.03, 1.19],
     },
@@ -88,6 +92,7 @@ const CASES: [Case; 4] = [
         zipf: true,
         events: 6000,
         alone: false,
+        groups: 0,
         reference: 38_433.0,
         limits: [1.00, 1.10],
     },
@@ -100,8 +105,22 @@ const CASES: [Case; 4] = [
         zipf: false,
         events: 20_480,
         alone: false,
+        groups: 0,
         reference: 9_561.0,
         limits: [1.00, 1.09],
+    },
+    Case {
+        name: "limits",
+        what: "256 slots, 128 per call, 1,000 groups with a limit, each event its own object",
+        slots: 256,
+        per_call: 128,
+        objects: 6000,
+        zipf: false,
+        events: 6000,
+        alone: false,
+        groups: 1000,
+        reference: 283_349.0,
+        limits: [0.96, 1.04],
     },
 ];
 
@@ -251,6 +270,7 @@ impl<'a> World<'a> {
             world.call(0..1).await;
         }
         world.delivered = 0;
+        world.limit_groups().await;
         let expected = match setting {
             Scripts::Functions => Way::Function,
             _ => Way::Script,
@@ -299,7 +319,24 @@ impl<'a> World<'a> {
         } else {
             n % objects
         };
-        format!("work:{number}")
+        match self.case.groups {
+            0 => format!("work:{number}"),
+            groups => format!("work{}:{number}", number % groups),
+        }
+    }
+
+    /// Sets a share for each group, as the command `share set` does.
+    async fn limit_groups(&mut self) {
+        if self.case.groups == 0 {
+            return;
+        }
+        let mut pipe = redis::pipe();
+        for group in 0..self.case.groups {
+            let share = "- - 5 - - 1700000000000 0  ";
+            pipe.hset(self.keys.event_shares(), format!("work{group}:*"), share);
+        }
+        pipe.set(self.keys.event_shares_summary(), "2 1 1700000000000");
+        pipe.exec_async(&mut self.conn).await.expect("set");
     }
 
     /// Emits one event for each of these objects, as `emit` does without limits.
