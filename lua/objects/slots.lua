@@ -224,7 +224,8 @@ local function hold_owned(at, object, tag, cause)
       why = string.format('crashes: died %d times with this event in hand', crashes)
     end
   end
-  return rare.hold.batch(at, object, due, rare.tag.held_text(first, handouts, attempts, crashes, why))
+  local joined = rare.hold.batch(at, object, due, rare.tag.held_text(first, handouts, attempts, crashes, why))
+  return joined or due == 'inf' and why or nil
 end
 
 return {
