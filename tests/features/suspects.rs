@@ -261,27 +261,24 @@ async fn five_deaths_of_a_program_quarantine_only_the_killer() {
 #[tokio::test]
 async fn who_waits_gets_a_suspect() {
     let (redis, console) = Redis::start().with_console().await;
-    let run = async || {
-        Program::start(&redis, |config| {
+    let mut state = State::new(redis.connect().await, redis.keys().clone());
+    for crashes in 0..5 {
+        let program = Program::start(&redis, |config| {
             (config.concurrency, config.block) = (1, Duration::from_secs(1))
         })
-        .await
-    };
-    console.emit("killer", "0").await;
-    for crashes in 0..5 {
-        let program = run().await;
-        let mut claimed = program.next().await;
-        assert_eq!(
-            (claimed.crashes(), claimed.attempt()),
-            (crashes, 1 + crashes)
+        .await;
+        let (seconds, _): (u64, u64) = console.run(&["TIME"]).await;
+        let (due, held) = (
+            (seconds + 1) * 1000,
+            format!("{} 0 0 {crashes} takeover", crashes + 1),
         );
-        claimed
-            .retry("busy", Some(Duration::from_millis(200)))
-            .await
-            .expect("held");
-        let again = program.next().await;
-        assert_eq!((again.crashes(), again.attempt()), (crashes, 2 + crashes));
-        program.kill(&console, vec![claimed, again]).await;
+        let object = format!("work:{crashes}");
+        state.hold(&object, &due.to_string(), &["1"], &held).await;
+        let mut claimed = program.next().await;
+        assert_eq!(claimed.event().object.as_str(), object);
+        assert_eq!((claimed.crashes(), claimed.attempt()), (crashes, 1));
+        claimed.commit().await.expect("committed");
+        program.kill(&console, vec![claimed]).await;
     }
 }
 

@@ -142,10 +142,12 @@ impl Protocol {
             Outcome::Hold(_) => self.hold_rest(s, w, at, Due::Now),
             Outcome::Retry(_) => {
                 tag.attempts += 1;
+                tag.crashes = tag.crashes.min(1);
                 self.hold_rest(s, w, at, Due::Later);
             }
             Outcome::Wait(_) => {
                 tag.attempts += 1;
+                tag.crashes = tag.crashes.min(1);
                 self.hold_rest(s, w, at, Due::Never);
             }
             Outcome::Crash(_) => {

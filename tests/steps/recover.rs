@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use seriatim::sink::Stop;
+
 use crate::support::console::{Console, PATIENCE};
 use crate::support::proxy::{Lose, Proxy};
 use crate::support::recorder::{Act, Gate, Recorder};
@@ -428,6 +430,37 @@ async fn an_event_that_kills_one_worker_after_the_other_is_held_for_an_operator(
     console.release("work:1").await;
     sink.until_sent(1).await;
     assert_eq!((sink.sent()[0].id, sink.sent()[0].crashes), (1, 5));
+    worker.finish().await;
+    console.until_at_rest().await;
+}
+
+/// A process that reports a failure has survived the event. So the deaths before, of which another
+/// event may be the cause, do not add up with a death much later.
+#[tokio::test]
+async fn deaths_before_a_failure_do_not_hold_an_event() {
+    let (redis, console) = Redis::start().with_console().await;
+    console.emit("work:1", "1").await;
+    let die = async |name: &str, crashes| {
+        let sink = Recorder::with(|_| Act::Wait(Gate::closed()));
+        let worker = start(&redis, name, &sink, |_| {});
+        sink.until_offered(1).await;
+        assert_eq!(sink.offered()[0].crashes, crashes);
+        worker.crash().await;
+        console.end_lease(name).await;
+    };
+    for (name, crashes) in [("a", 0), ("b", 1), ("c", 2), ("d", 3)] {
+        die(name, crashes).await;
+    }
+    let fails = Recorder::with(|_| Act::Stop(Stop::transient("down")));
+    let worker = start(&redis, "e", &fails, |_| {});
+    console.until_held("work:1", "retry: down").await;
+    worker.stop().await;
+    assert_eq!(fails.offered()[0].crashes, 4);
+    die("f", 1).await;
+    let sink = Recorder::new();
+    let worker = start(&redis, "g", &sink, |_| {});
+    sink.until_sent(1).await;
+    assert_eq!(sink.sent()[0].crashes, 2);
     worker.finish().await;
     console.until_at_rest().await;
 }

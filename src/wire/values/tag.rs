@@ -21,7 +21,7 @@ pub struct Tag {
     pub handouts: u32,
     /// The number of failed deliveries of the first event.
     pub attempts: u32,
-    /// The number of workers that died with the batch in flight.
+    /// The number of deaths with the batch in flight, since the last failure of the first event.
     pub crashes: u32,
     /// Whether this is the first hand-out of the event of a schedule with a key.
     pub is_keyed: bool,
@@ -58,9 +58,13 @@ impl Tag {
     }
 
     /// Returns the tag after one more failure of the first event.
+    ///
+    /// The process has survived the event. So its crashes may come from other events that were in the
+    /// process, and from kills. One crash stays, because some events kill only now and then.
     pub fn failed(self) -> Self {
         Self {
             attempts: self.attempts.saturating_add(1),
+            crashes: self.crashes.min(1),
             is_keyed: false,
             ..self
         }
@@ -177,6 +181,8 @@ mod tests {
         );
         assert_eq!(tag.after(0, 1), tag);
         assert_eq!(Tag { crashes: 0, ..tag }.after(2, 1).to_string(), "12 1");
+        assert_eq!(tag.failed().to_string(), "10 1 3 1");
+        assert_eq!(tag.crashed().failed().crashed().crashes, 2);
     }
 
     /// Regression: a first id above 2^53 was accepted, and the ids computed from it overflowed.

@@ -103,7 +103,9 @@ impl Choice {
             Self::Part(_) => (len, Then::Done),
             Self::Hold(count, delay, failed) => {
                 let mut rest = tag.after(less(count));
-                rest.attempts += u32::from(failed);
+                if failed {
+                    (rest.attempts, rest.crashes) = (rest.attempts + 1, rest.crashes.min(1));
+                }
                 (
                     less(count),
                     Then::Hold {
