@@ -399,3 +399,27 @@ fn what_is_wrong_is_refused(#[case] args: &[&str], #[case] why: &str) {
         [format!("seriatim: {why}")]
     );
 }
+
+/// An event is in hand at five deaths of its process. The log of the next process names the object.
+#[tokio::test]
+async fn the_log_names_an_object_that_is_held_after_deaths() {
+    let (redis, console) = Redis::start().with_console().await;
+    console.emit("work:1", "1").await;
+    let options = ["--concurrency", "1"];
+    for deaths in ["0", "1", "2", "3", "4"] {
+        let mut worker = Process::start(&redis, "w", "exec-each:sleep 2", &options);
+        until(&format!("{deaths} deaths"), PATIENCE, async || {
+            let tag = console.tag("w.0").await?;
+            (tag.split(' ').nth(3).unwrap_or("0") == deaths).then_some(())
+        })
+        .await;
+        worker.kill();
+    }
+    let worker = Process::start(&redis, "w", "null", &options);
+    worker
+        .until_logged("the object is held until an operator releases it")
+        .await;
+    let log = worker.log();
+    let line = log.lines().find(|line| line.contains("died 5 times"));
+    assert!(line.is_some_and(|line| line.contains("work:1")), "{log}");
+}

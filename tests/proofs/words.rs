@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// Words of all pages in docs, without those in docs/lab. The aim is `WORDS_AIM`: a change may only
 /// lower this number.
-const WORDS_MAX: usize = 42_170;
+const WORDS_MAX: usize = 35_000;
 const WORDS_AIM: usize = 35_000;
 
 /// Words that `WORDS_MAX` may be above the number of words.

@@ -47,8 +47,8 @@ pub enum Attached {
         /// The number of objects that are now held. The process does not run their slot, their
         /// event has killed too many workers, or their batch is a suspect beyond the limit.
         held: u64,
-        /// Lost keys of slots, as pairs of an escaped name and a text: objects that are held for an
-        /// operator because of a lost key, lists that have their names again, and batches whose
+        /// What an operator must know, as pairs of an escaped name and a text: objects that are held
+        /// because of crashes or of a lost key, lists that have their names again, and batches whose
         /// objects are not known, or are owned by other slots.
         lost: Vec<(String, String)>,
     },

@@ -59,6 +59,13 @@ fn attached(kept: u64, held: u64) -> Attached {
     Attached::Attached { kept, held, lost }
 }
 
+/// Returns the reply that also names an object that was held after so many crashes.
+fn attached_after(kept: u64, held: u64, object: &str, crashes: u64) -> Attached {
+    let why = format!("crashes: died {crashes} times with this event in hand");
+    let lost = vec![(object.to_owned(), why)];
+    Attached::Attached { kept, held, lost }
+}
+
 fn renewed(strays: u64) -> Renewed {
     let lost = Vec::new();
     Renewed::Renewed { strays, lost }
@@ -96,7 +103,8 @@ async fn lease_ms(scene: &Scene) -> u64 {
 #[tokio::test]
 async fn an_attach_counts_a_crash_for_each_batch() {
     let scene = given(&filled(4)).await;
-    assert_eq!(scene.attach(&ATTACH).await, attached(1, 3));
+    let found = scene.attach(&ATTACH).await;
+    assert_eq!(found, attached_after(1, 3, "a:2", 5));
     let changes = "
         a:2: event.worker = held; events.held = [e]; events.held.id = 2 3 2 5 crashes: died 5 times with this event in hand
         a:3: event.worker = held; events.held = [e]; events.held.id = 3 1 0 1 slots
@@ -172,7 +180,11 @@ async fn an_attach_knows_any_limit_of_crashes() {
             crashes_max,
             ..ATTACH
         };
-        assert_eq!(scene.attach(&args).await, attached(1 - held, held));
+        let expected = match held {
+            0 => attached(1, 0),
+            _ => attached_after(0, 1, "a:1", 1),
+        };
+        assert_eq!(scene.attach(&args).await, expected, "{crashes_max}");
         assert_eq!(scene.at("objects.held").await, due, "{crashes_max}");
     }
 }
@@ -296,7 +308,7 @@ async fn a_lost_registration_hides_no_slot() {
         scene.again(&keys).await;
         let displace = "t host 1 1";
         let found = scene.attach(&Attach { displace, ..ATTACH }).await;
-        assert_eq!(found, attached(1, 3), "{slot}");
+        assert_eq!(found, attached_after(1, 3, "a:2", 5), "{slot}");
         assert_none_left(&scene, slot, 3).await;
 
         let stray = format!("LPUSH event.worker:w.{slot}:object a:7");

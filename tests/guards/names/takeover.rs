@@ -43,8 +43,10 @@ async fn a_takeover_empties_the_slots_of_a_name() {
     ";
     let scene = given(&(watched(&[("dead", 4)]) + keys)).await;
     let far = Duration::from_secs(1_000_000_000);
+    let why = "crashes: died 5 times with this event in hand";
     let expected = Adopted {
         held: 3,
+        lost: vec![("a:1".to_owned(), why.to_owned())],
         ..strays(2, &["dead"])
     };
     assert_eq!(sweep(&scene, far, AGES).await, expected);
