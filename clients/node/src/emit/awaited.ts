@@ -1,5 +1,6 @@
 /** An emit whose end its producer awaits. */
 import { EventFailed } from "../errors.js";
+import { checkOptions } from "../options.js";
 import type { JsonValue } from "../worker/handlers.js";
 import type { Emitted } from "./emitter.js";
 import type { EventEnd } from "./end.js";
@@ -14,11 +15,15 @@ export interface WaitOptions {
     readonly signal?: AbortSignal | undefined;
 }
 
+export const WAIT_OPTIONS = { signal: true } satisfies Record<keyof WaitOptions, true>;
+
 /** The settings of a call. */
 export interface CallOptions extends WaitOptions {
     /** The longest wait for the end of the event, in ms. Default: 30,000. */
     readonly timeout?: number | undefined;
 }
+
+export const CALL_OPTIONS = { signal: true, timeout: true } satisfies Record<keyof CallOptions, true>;
 
 /** An awaited emit that Redis has acknowledged. */
 export class Awaited implements Emitted {
@@ -48,12 +53,14 @@ export class Awaited implements Emitted {
      * @throws {WaitError} if its end is not known: the event goes on.
      */
     async wait<T = JsonValue | undefined>(timeout = WAIT_MS, options: WaitOptions = {}): Promise<T> {
+        checkOptions("wait", options, WAIT_OPTIONS);
         return resultOf<T>(this, await this.end(timeout, options));
     }
 
     /** As `wait`, but returns how the event has ended, also if it was not delivered. */
-    async end(timeout = WAIT_MS, { signal }: WaitOptions = {}): Promise<EventEnd> {
-        return await this.#waits.endOf(this, timeout, signal);
+    async end(timeout = WAIT_MS, options: WaitOptions = {}): Promise<EventEnd> {
+        checkOptions("end", options, WAIT_OPTIONS);
+        return await this.#waits.endOf(this, timeout, options.signal);
     }
 }
 

@@ -14,6 +14,8 @@ export interface EmitParts {
     readonly data?: unknown;
 }
 
+export const EMIT_PARTS = { subevents: true, data: true } satisfies Record<keyof EmitParts, true>;
+
 /** The idempotency key of an emit. */
 export interface Once {
     readonly key: string;

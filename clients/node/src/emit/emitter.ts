@@ -2,10 +2,19 @@
 import { EmitError, KeyReused, NotAwaitable, Unconnected } from "../errors.js";
 import { EVENT_BYTES_MAX } from "../event.js";
 import { checkAwaited, checkKey, Keys, uniqueKey } from "../names.js";
+import { checkOptions } from "../options.js";
 import type { JsonValue } from "../worker/handlers.js";
 import { type Appended, appendTo, type Transaction } from "./appended.js";
-import { Awaited, type CallOptions, resultOf, WAIT_MS, type WaitOptions } from "./awaited.js";
-import { Draft, type EmitParts, type Once } from "./draft.js";
+import {
+    Awaited,
+    CALL_OPTIONS,
+    type CallOptions,
+    resultOf,
+    WAIT_MS,
+    WAIT_OPTIONS,
+    type WaitOptions,
+} from "./awaited.js";
+import { Draft, EMIT_PARTS, type EmitParts, type Once } from "./draft.js";
 import type { EventEnd } from "./end.js";
 import { type Limit, Limits } from "./limits.js";
 import { Link, opener, positive, type RedisLike } from "./link.js";
@@ -62,6 +71,18 @@ export interface EmitterOptions {
     readonly waitLocal?: boolean | undefined;
 }
 
+const EMITTER_OPTIONS = {
+    namespace: true,
+    connectTimeout: true,
+    replyTimeout: true,
+    eventBytesMax: true,
+    chunkEventsMax: true,
+    chunkBytesMax: true,
+    wait: true,
+    waitTimeout: true,
+    waitLocal: true,
+} satisfies Record<keyof EmitterOptions, true>;
+
 /** The settings of one emit. */
 export interface EmitOptions extends EmitParts {
     /**
@@ -85,6 +106,25 @@ export interface AwaitedOptions {
      */
     readonly keep?: number | undefined;
 }
+
+/** Both kinds of emits. A member of the other kind has an error of its own. */
+const EMIT_OPTIONS = {
+    ...EMIT_PARTS,
+    idempotencyKey: true,
+    window: true,
+    awaited: true,
+    keep: true,
+} satisfies Record<keyof EmitOptions | keyof AwaitedOptions, true>;
+
+const NO_KEY =
+    "an emit in your own transaction has no idempotency key: write a key of your own in the transaction, and look at it under WATCH";
+/** Options of `emit` that `appendTo` does not have. */
+const NOT_APPENDED = {
+    idempotencyKey: NO_KEY,
+    window: NO_KEY,
+    awaited: `its end cannot be awaited, because ${NO_KEY}`,
+    keep: `its end cannot be awaited, because ${NO_KEY}`,
+} satisfies Record<Exclude<keyof typeof EMIT_OPTIONS, keyof EmitParts>, string>;
 
 /** An emit that Redis has acknowledged. */
 export interface Emitted {
@@ -117,6 +157,7 @@ export class Emitter implements AsyncDisposable {
      * a client, the emitter makes a connection of its own with the client's options.
      */
     constructor(redis: RedisLike, options: EmitterOptions = {}) {
+        checkOptions("new Emitter", options, EMITTER_OPTIONS);
         const { connectTimeout = 5000, replyTimeout = 5000 } = options;
         const { wait = 0, waitTimeout = 1000, waitLocal = false } = options;
         this.keys = new Keys(options.namespace);
@@ -185,6 +226,7 @@ export class Emitter implements AsyncDisposable {
         event: unknown,
         options: EmitOptions | AwaitedOptions = {},
     ): Promise<Emitted | Awaited> {
+        checkOptions("emit", options, EMIT_OPTIONS);
         const parts = options as EmitParts;
         const draft = new Draft(this.keys, object, event, parts, this.eventBytesMax);
         const once = options.awaited ? this.awaitedOnce(draft, options) : this.once(options);
@@ -208,8 +250,10 @@ export class Emitter implements AsyncDisposable {
     async call<T = JsonValue | undefined>(
         object: string,
         event: unknown,
-        { timeout = WAIT_MS, signal }: CallOptions = {},
+        options: CallOptions = {},
     ): Promise<T> {
+        checkOptions("call", options, CALL_OPTIONS);
+        const { timeout = WAIT_MS, signal } = options;
         signal?.throwIfAborted();
         positive("timeout", timeout);
         const draft = new Draft(this.keys, object, event, {}, this.eventBytesMax);
@@ -243,10 +287,11 @@ export class Emitter implements AsyncDisposable {
         object: string,
         name: string,
         timeout = WAIT_MS,
-        { signal }: WaitOptions = {},
+        options: WaitOptions = {},
     ): Promise<EventEnd> {
+        checkOptions("endOf", options, WAIT_OPTIONS);
         const named = { object: this.keys.object(object), name: checkKey(name) };
-        return await this.waits.endOf(named, positive("timeout", timeout), signal);
+        return await this.waits.endOf(named, positive("timeout", timeout), options.signal);
     }
 
     /**
@@ -270,6 +315,7 @@ export class Emitter implements AsyncDisposable {
      * @throws {EmitError} if a name or an event is invalid. Then the transaction is unchanged.
      */
     appendTo(multi: Transaction, object: string, event: unknown, parts: EmitParts = {}): Appended {
+        checkOptions("appendTo", parts, EMIT_PARTS, NOT_APPENDED);
         return appendTo(multi, new Draft(this.keys, object, event, parts, this.eventBytesMax), this.keys);
     }
 

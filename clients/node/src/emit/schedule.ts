@@ -5,6 +5,7 @@
 import { EmitError, InvalidDue, OutcomeUnknown, ScheduleManyError } from "../errors.js";
 import { toJson } from "../event.js";
 import { checkKey, isChosen, type Keys, uniqueKey } from "../names.js";
+import { checkOptions } from "../options.js";
 import type { Command, Link } from "./link.js";
 import type { Many } from "./many.js";
 import { about, number, type Replies, type Reply } from "./reply.js";
@@ -32,6 +33,18 @@ export interface ScheduleOptions {
     readonly key?: string | undefined;
     /** What to keep of an earlier schedule with this key: its `time`, or all of it (`first`). Default: nothing. */
     readonly keep?: "time" | "first" | undefined;
+}
+
+const SCHEDULE_OPTIONS = { after: true, at: true, key: true, keep: true } satisfies Record<
+    keyof ScheduleOptions,
+    true
+>;
+
+/** Checks the names of the options of `call`. */
+export function checkSchedule(call: string, options: ScheduleOptions): void {
+    checkOptions(call, options, SCHEDULE_OPTIONS, {
+        idempotencyKey: 'a schedule has a "key": another schedule with this key replaces it',
+    });
 }
 
 /** A schedule that Redis has acknowledged. */
@@ -116,6 +129,7 @@ export class Scheduler {
     }
 
     async schedule(name: string, value: unknown, options: ScheduleOptions): Promise<Scheduled> {
+        checkSchedule("schedule", options);
         const scheduled: Scheduled[] = [];
         await this.store([await this.ready([name, value, options], this.clock())], scheduled);
         return scheduled[0] as Scheduled;
@@ -138,6 +152,7 @@ export class Scheduler {
         try {
             try {
                 for await (const item of schedules) {
+                    checkSchedule("scheduleMany", item[2] ?? {});
                     const ready = await this.ready(item, clock);
                     chunk.push(ready);
                     bytes += Buffer.byteLength(ready.event) + Buffer.byteLength(memberOf(ready));

@@ -4,6 +4,7 @@
  */
 import { AssertionError } from "node:assert";
 import { EVENT_BYTES_MAX, toJson } from "../event.js";
+import { checkOptions } from "../options.js";
 import { type EventInHand, Run } from "../worker/context.js";
 import { Cancelled, errorText } from "../worker/outcomes.js";
 import { toEnd } from "../worker/run.js";
@@ -28,6 +29,15 @@ export interface TestEvent {
     readonly crashes?: number | undefined;
 }
 
+const TEST_EVENT = {
+    object: true,
+    event: true,
+    id: true,
+    prev: true,
+    attempt: true,
+    crashes: true,
+} satisfies Record<keyof TestEvent, true>;
+
 /** The settings of one run. */
 export interface RunOptions {
     /** Cancels the run, as a worker does that loses its lease. */
@@ -35,6 +45,8 @@ export interface RunOptions {
     /** Cancels the run after this time, in ms. */
     readonly timeout?: number | undefined;
 }
+
+const RUN_OPTIONS = { signal: true, timeout: true } satisfies Record<keyof RunOptions, true>;
 
 /** The outcome of a run. `cancelled`: the run was cancelled before the handler had ended. */
 export type RanOutcome =
@@ -66,6 +78,8 @@ export class HandlerTest {
 
     /** Runs the handler of an event, and returns its outcome and its effects. */
     async run(test: TestEvent, options: RunOptions = {}): Promise<Ran> {
+        checkOptions("HandlerTest.run", test, TEST_EVENT);
+        checkOptions("HandlerTest.run", options, RUN_OPTIONS);
         const { object = "test:1", id = 1, prev = 0, attempt = 1, crashes = 0 } = test;
         const { keys, handlers } = this.worker;
         const json = toJson(test.event, EVENT_BYTES_MAX);

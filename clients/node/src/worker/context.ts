@@ -2,6 +2,7 @@
 import type { ScheduleOptions } from "../emit/schedule.js";
 import { toJson } from "../event.js";
 import type { Keys } from "../names.js";
+import { checkNoOptions } from "../options.js";
 import { EFFECT_BYTES_MAX, Effects, HandlerEnded, VALUE_BYTES_MAX, WorkerTooOld } from "./effects.js";
 import { textMember, typeOf } from "./handlers.js";
 import { type Cancelled, Rejected, Transient } from "./outcomes.js";
@@ -297,7 +298,13 @@ export class HandlerContext {
     }
 
     /** Emits an event with the success of the handler. It is queued once, in the step that ends the handler's event. */
-    emit(object: string, event: unknown): void {
+    emit(object: string, event: unknown): void;
+    emit(object: string, event: unknown, options?: unknown): void {
+        checkNoOptions(
+            "cx.emit",
+            options,
+            "its event is queued exactly once, with the success of the handler; cx.schedule takes a time and a key",
+        );
         this.#run.checkWorker();
         this.#run.effects.emit(object, event);
     }

@@ -1,5 +1,5 @@
 /** The emits, schedules, cancels and the result of a handler. They take effect with its success, or not at all. */
-import { checkDue, checkKeep, type Due, type ScheduleOptions } from "../emit/schedule.js";
+import { checkDue, checkKeep, checkSchedule, type Due, type ScheduleOptions } from "../emit/schedule.js";
 import { EVENT_BYTES_MAX, toJson } from "../event.js";
 import { checkKey, type Keys, uniqueKey } from "../names.js";
 
@@ -97,6 +97,7 @@ export class Effects {
     }
 
     schedule(object: string, value: unknown, options: ScheduleOptions): string {
+        checkSchedule("cx.schedule", options);
         const name = this.keys.object(object);
         const event = toJson(value, EVENT_BYTES_MAX);
         const due = checkDue(options);

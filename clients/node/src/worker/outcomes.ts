@@ -1,5 +1,6 @@
 /** The outcomes of a handler that are not success. A handler throws one of them. */
 import { cut } from "../escape.js";
+import { checkOptions } from "../options.js";
 
 /** The longest error that a worker keeps, in bytes. */
 const ERROR_BYTES_MAX = 1000;
@@ -17,6 +18,13 @@ export abstract class Outcome extends Error {
     }
 }
 
+interface TransientOptions {
+    readonly retryAfter?: number | undefined;
+    readonly cause?: unknown;
+}
+
+const TRANSIENT_OPTIONS = { retryAfter: true, cause: true } satisfies Record<keyof TransientOptions, true>;
+
 /** The event failed and may succeed later. Any other error of a handler has the same effect. */
 export class Transient extends Outcome {
     override readonly name = "Transient";
@@ -24,7 +32,8 @@ export class Transient extends Outcome {
     /** The wait that replaces the wait of the retry policy, in ms. */
     readonly retryAfter: number | undefined;
 
-    constructor(message?: string, options: { retryAfter?: number | undefined; cause?: unknown } = {}) {
+    constructor(message?: string, options: TransientOptions = {}) {
+        checkOptions("new Transient", options, TRANSIENT_OPTIONS);
         super(message, "cause" in options ? { cause: options.cause } : undefined);
         this.retryAfter =
             options.retryAfter === undefined ? undefined : wait("retryAfter", options.retryAfter);

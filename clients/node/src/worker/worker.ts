@@ -1,5 +1,6 @@
 /** Runs handlers: starts a worker, or serves the worker that has started this program. */
 import { Keys } from "../names.js";
+import { checkNoOptions, checkOptions } from "../options.js";
 import { type Handler, Handlers, type JsonValue } from "./handlers.js";
 import { type Log, logToStderr } from "./log.js";
 import { Processes, processNumber } from "./processes.js";
@@ -45,6 +46,26 @@ export interface WorkerOptions {
     readonly log?: Log | undefined;
 }
 
+const WORKER_OPTIONS = {
+    name: true,
+    namespace: true,
+    concurrency: true,
+    processes: true,
+    retry: true,
+    retryTypes: true,
+    timeout: true,
+    grace: true,
+    lease: true,
+    batch: true,
+    eventLog: true,
+    args: true,
+    program: true,
+    signals: true,
+    log: true,
+} satisfies Record<keyof WorkerOptions, true>;
+
+const OF_WORKER = "those of the worker hold for all its handlers, and retryTypes has a policy for a type";
+
 /** The worker has ended, but this program has not stopped it. All handlers were cancelled. */
 export class WorkerEnded extends Error {
     override readonly name = "WorkerEnded";
@@ -89,6 +110,7 @@ export class Worker {
                 "a worker needs the URL of Redis as a text, because the program seriatim connects to it",
             );
         }
+        checkOptions("new Worker", options, WORKER_OPTIONS);
         this.keys = new Keys(options.namespace);
         this.log = options.log ?? logToStderr;
         this.concurrency = within("concurrency", options.concurrency ?? 32, CONCURRENCY_MAX);
@@ -96,13 +118,17 @@ export class Worker {
     }
 
     /** Registers the handler of the events with this type, the member `type` of the event. */
-    on<T = JsonValue>(type: string, handler: Handler<T>): this {
+    on<T = JsonValue>(type: string, handler: Handler<T>): this;
+    on<T = JsonValue>(type: string, handler: Handler<T>, options?: unknown): this {
+        checkNoOptions("worker.on", options, OF_WORKER);
         this.handlers.on(type, handler);
         return this;
     }
 
     /** Registers the handler of the events that no handler for a type takes. Without it, they wait for another worker. */
-    onOther<T = JsonValue>(handler: Handler<T>): this {
+    onOther<T = JsonValue>(handler: Handler<T>): this;
+    onOther<T = JsonValue>(handler: Handler<T>, options?: unknown): this {
+        checkNoOptions("worker.onOther", options, OF_WORKER);
         this.handlers.onOther(handler);
         return this;
     }
