@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import os
 import warnings
@@ -239,6 +240,25 @@ def test_a_pipeline_must_be_a_transaction(redis_server: Server) -> None:
                 appended.outcome(error.value)
     client.close()
     assert redis_server.client.keys() == [b"w"]
+
+
+@pytest.mark.parametrize("make", [Emitter, AsyncEmitter])
+def test_an_emit_in_a_transaction_says_why_it_has_no_key(make: Any) -> None:
+    async def check() -> None:
+        append_to = make("redis://127.0.0.1:1").append_to
+        name = rf"^{make.__name__}\.append_to\(\) got an unexpected keyword argument"
+        why = (
+            "an emit in your own transaction has no idempotency key: "
+            "write a key of your own in the transaction, and look at it under WATCH$"
+        )
+        with pytest.raises(TypeError, match=f"{name} 'idempotency_key': {why}"):
+            append_to(None, "a", 1, idempotency_key="k")
+        with pytest.raises(TypeError, match=f"{name} 'awaited': its end cannot be awaited, because {why}"):
+            append_to(None, "a", 1, awaited=True)
+        with pytest.raises(TypeError, match=f"{name} 'subevent'$"):
+            append_to(None, "a", 1, subevent=[])
+
+    asyncio.run(check())
 
 
 def test_the_outcome_without_raise_on_error_false(redis_server: Server) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, NoReturn, Optional, Union
 
 from . import _names
 from ._appended import Appended
@@ -29,6 +29,10 @@ WAIT = 30.0
 REPLICAS_WAIT = 1.0
 _NO_WINDOW = "an awaited emit has no window; keep sets the time for which Redis keeps its name and its end"
 _NO_KEEP = "keep belongs to an awaited emit: give awaited=True, or a window"
+_NOT_APPENDED = (
+    "an emit in your own transaction has no idempotency key: write a key of your own in the transaction, "
+    "and look at it under WATCH"
+)
 
 
 def check_times(awaited: bool, window: Optional[Span], keep: Optional[Span]) -> None:
@@ -90,12 +94,15 @@ class Base:
         *,
         subevents: Iterable[Any] = (),
         data: Any = None,
+        **unknown: NoReturn,
     ) -> Appended:
         """Appends the commands of an emit to a transaction of the caller, so that both take effect together.
 
         `Appended.outcome` reads the reply of the transaction. After an error here the pipeline is
         unchanged. Limits do not bind this emit, and it does not wait for replicas.
         """
+        for name in unknown:
+            raise TypeError(_unknown(f"{type(self).__name__}.append_to()", name))
         Appended.check(pipe)
         draft: Draft = self._core.draft(object, event, subevents, data)
         if repeats(pipe):
@@ -106,6 +113,16 @@ class Base:
                 stacklevel=2,
             )
         return Appended.append(pipe, draft)
+
+
+def _unknown(call: str, name: str) -> str:
+    """Returns the error of an argument that `append_to` does not have."""
+    text = f"{call} got an unexpected keyword argument {name!r}"
+    if name in ("idempotency_key", "window"):
+        return f"{text}: {_NOT_APPENDED}"
+    if name in ("awaited", "keep"):
+        return f"{text}: its end cannot be awaited, because {_NOT_APPENDED}"
+    return text
 
 
 def _with_name(name: str, flow: Flow[Emitted]) -> Flow[Emitted]:
