@@ -92,6 +92,12 @@ test("a name in use is an error with the exit code", async (t) => {
     await assert.rejects(first.run(), /a worker runs once/);
 });
 
+/** Story: a user called the internal `check`, which failed inside. */
+test("a worker has no methods but the documented ones", () => {
+    const methods = Object.getOwnPropertyNames(Worker.prototype).filter((name) => name !== "constructor");
+    assert.deepEqual(methods, ["on", "onOther", "run", "serve", "stop", "stopAtOnce"]);
+});
+
 test("wrong settings of a worker are refused", () => {
     assert.throws(() => new Worker("x", { concurrency: 0 }), /concurrency is 0; it is 1 to 1024/);
     assert.throws(() => new Worker("x", { processes: 65 }), /processes is 65; it is 1 to 64/);

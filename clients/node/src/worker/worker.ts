@@ -141,21 +141,21 @@ export class Worker {
      * @throws {WorkerEnded} if the worker has ended, but was not stopped.
      */
     async run(): Promise<void> {
-        this.use();
+        this.#use();
         const child = processNumber();
         if (child === undefined && (this.options.processes ?? 1) > 1) {
             findProgram(this.options.program);
             this.processes = new Processes(this.options.processes ?? 1, this.log);
-            return await this.withSignals(async () => await this.processes?.run());
+            return await this.#withSignals(async () => await this.processes?.run());
         }
         const program = findProgram(this.options.program);
         const env = { ...process.env, ...(this.redis === undefined ? {} : { SERIATIM_REDIS: this.redis }) };
-        const start = { type: "child", program, args: this.args(child?.number), env } as const;
-        this.session = new Session(start, this.settings(), () => child?.ready());
+        const start = { type: "child", program, args: this.#args(child?.number), env } as const;
+        this.session = new Session(start, this.#settings(), () => child?.ready());
         child?.onStop((how) => (how === "graceful" ? this.stop() : this.stopAtOnce()));
         const session = this.session;
-        await this.withSignals(
-            async () => this.check(program, await session.ends(true)),
+        await this.#withSignals(
+            async () => this.#check(program, await session.ends(true)),
             child !== undefined,
         );
     }
@@ -165,11 +165,11 @@ export class Worker {
      * process when the worker asks for it, or is dead.
      */
     async serve(): Promise<never> {
-        this.use();
+        this.#use();
         const pipes = takeStdio();
         // The worker asks for the end in another way.
         process.on("SIGTERM", () => undefined);
-        const session = new Session({ type: "parent", ...pipes }, this.settings());
+        const session = new Session({ type: "parent", ...pipes }, this.#settings());
         const { error, inHand } = await session.ends(false);
         if (error !== undefined) {
             this.log("error", "the worker cannot be served", error);
@@ -191,7 +191,7 @@ export class Worker {
         this.session?.leave("the worker stops at once");
     }
 
-    private use(): void {
+    #use(): void {
         if (this.isUsed) {
             throw new Error("a worker runs once; make another one");
         }
@@ -201,13 +201,13 @@ export class Worker {
         this.isUsed = true;
     }
 
-    private settings() {
+    #settings() {
         const { handlers, keys, concurrency, log } = this;
         return { handlers, keys, concurrency, log };
     }
 
     /** The arguments of the program. */
-    private args(number: number | undefined): string[] {
+    #args(number: number | undefined): string[] {
         const {
             name,
             namespace,
@@ -240,7 +240,7 @@ export class Worker {
     }
 
     /** Looks at the end of the worker. */
-    private check(program: string, { exit, wasReady, error }: SessionEnd): void {
+    #check(program: string, { exit, wasReady, error }: SessionEnd): void {
         if (error !== undefined) {
             throw new WorkerEnded(`${program} cannot be used: ${error.message}`, undefined, { cause: error });
         }
@@ -263,7 +263,7 @@ export class Worker {
     }
 
     /** Stops at signals while `work` is under way. */
-    private async withSignals(work: () => Promise<void>, isChild = false): Promise<void> {
+    async #withSignals(work: () => Promise<void>, isChild = false): Promise<void> {
         const react = () => {
             // The parent of this process reacts to a Ctrl-C on the terminal, and tells it.
             if (!isChild) {
