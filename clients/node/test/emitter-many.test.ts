@@ -145,6 +145,13 @@ test("the outcome of an emit in a transaction of the caller", async (t) => {
 
     // What is no transaction.
     assert.throws(() => em.appendTo(redis.pipeline(), "a", 1), /needs a transaction/);
+    for (const none of [{}, undefined, redis, "a"]) {
+        assert.throws(() => em.appendTo(none as never, "a", 1), {
+            name: "TypeError",
+            message:
+                "the first argument of appendTo is a transaction of ioredis: the value that redis.multi() returns",
+        });
+    }
     const prefixed = server.client(t, { keyPrefix: "mine:" });
     assert.throws(() => em.appendTo(prefixed.multi(), "a", 1), /keyPrefix/);
     const bad = redis.multi();

@@ -74,11 +74,16 @@ export class Appended {
 
 /** Appends the commands of an emit to a transaction of the caller. */
 export function appendTo(multi: Transaction, draft: Draft, keys: Keys): Appended {
-    const { redis, _transactions: transactions } = multi as unknown as {
+    if (typeof multi?.call !== "function" || typeof multi.length !== "number") {
+        throw new TypeError(
+            "the first argument of appendTo is a transaction of ioredis: the value that redis.multi() returns",
+        );
+    }
+    const { redis, _transactions: transactions } = multi as {
         redis?: { options?: { keyPrefix?: string } };
         _transactions?: number;
     };
-    if (typeof multi?.call !== "function" || transactions === 0) {
+    if (transactions === 0) {
         throw new TypeError("appendTo needs a transaction: redis.multi(), not redis.pipeline()");
     }
     if (redis?.options?.keyPrefix) {
