@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { chmodSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { type TestContext, test } from "node:test";
-import { ProgramMissing, Worker, WorkerEnded } from "seriatim";
+import { ProgramMissing, Worker, WorkerEnded, type WorkerOptions } from "seriatim";
 import { folder, pidOf, Server, seriatim } from "./support.js";
 
 const quiet = () => undefined;
@@ -54,9 +54,13 @@ test("a program that does not fit is refused by name, with what to do", async (t
     const old = fake(t, "echo 'error: invalid value stdio' >&2; exit 2");
     const tooOld = await failure(old);
     assert.ok(tooOld instanceof WorkerEnded && tooOld.exitCode === 2);
+    assert.match(tooOld.message, /^\S+seriatim has refused its options: invalid value stdio$/);
+    const silent = await failure(fake(t, "exit 2"));
+    assert.match(silent.message, /has refused its options: an option is wrong; its message is above$/);
+    const early = await failure(fake(t, "kill -9 $$"));
     assert.match(
-        tooOld.message,
-        /seriatim ended with exit code 2 \(an option is wrong, or the program is too old for it; its message is above\); it wrote no first line/,
+        early.message,
+        /seriatim was killed by signal 9 \(e\.g\. out of memory, or an operator\); it was not ready before/,
     );
     const two = await failure(fake(t, `echo '{"type":"hello","protocol":2}'; cat >/dev/null`));
     assert.match(
@@ -69,6 +73,26 @@ test("a program that does not fit is refused by name, with what to do", async (t
     assert.match(
         redis.message,
         /exit code 3 \(Redis cannot be reached, or refuses\); its handlers were cancelled/,
+    );
+});
+
+test("a setting that the program refuses is an error with the reason of the program", async () => {
+    const of = (options: WorkerOptions) => {
+        const worker = new Worker("redis://127.0.0.1:1", { program: seriatim(), log: quiet, ...options });
+        return worker.on("t", quiet).run();
+    };
+    await assert.rejects(of({ retry: "fixed-5x" }), (error: WorkerEnded) => {
+        assert.ok(error instanceof WorkerEnded && error.exitCode === 2);
+        assert.match(
+            error.message,
+            /has refused its options: invalid value 'fixed-5x' for '--retry <POLICY>': /,
+        );
+        assert.doesNotMatch(error.message, /first line|update it/);
+        return true;
+    });
+    await assert.rejects(
+        of({ batch: 100_000_000 }),
+        /has refused its options: --batch is 100000000; it must be/,
     );
 });
 

@@ -137,7 +137,7 @@ test("the death of the program cancels all handlers, and is an error", async (t)
     assert.match(first.stdout, /cancelled b/);
     assert.match(
         first.stderr,
-        /WorkerEnded: .*seriatim ended by SIGKILL; its handlers were cancelled, and their events come again/,
+        /WorkerEnded: .*seriatim was killed by signal 9 \(e\.g\. out of memory, or an operator\); its handlers were cancelled, and their events come again/,
     );
 });
 

@@ -160,7 +160,10 @@ def test_the_death_of_the_worker_cancels_all_handlers_and_is_an_error(redis_serv
         assert found.ended() == 1
         assert found.noted("cancelled") == ["True"]
         (error,) = found.noted("error")
-        assert error.startswith("WorkerFailed: the worker was killed by signal 9")
+        assert error == (
+            "WorkerFailed: the worker was killed by signal 9 (e.g. out of memory, or an operator); "
+            "all handlers were cancelled"
+        )
     (tmp_path / "go").touch()
     with running(tmp_path, redis_server) as again:
         assert again.noted("async wait", 2) == [first, first], "the same event comes again"
@@ -333,7 +336,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.usefixtures("here")
 def test_a_wrong_argument_is_an_error(redis_server: Server) -> None:
-    with pytest.raises(ProgramMismatch, match=r"seriatim .* ended with exit code 2"):
+    with pytest.raises(WorkerFailed, match=r"has refused its options: unexpected argument '--no-such-flag' found$"):
         a_worker(redis_server, args=["--no-such-flag"]).run()
 
 
@@ -342,6 +345,24 @@ def a_program(folder: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return str(path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"retry": "fixed-5x"}, r"invalid value 'fixed-5x' for '--retry <POLICY>': .*"),
+        ({"args": ["--batch", "100000000"]}, "--batch is 100000000; it must be 1 to 1000 events"),
+    ],
+)
+def test_a_setting_that_the_program_refuses_is_an_error_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], reason: str
+) -> None:
+    monkeypatch.setenv("SERIATIM_BIN", program())
+    worker = Worker("redis://127.0.0.1:1", **settings)
+    worker.on("t")(lambda event, cx: None)
+    with pytest.raises(WorkerFailed, match=rf"\) has refused its options: {reason}$") as failed:
+        worker.run()
+    assert failed.value.code == 2
 
 
 def test_a_program_of_another_version_is_refused(
@@ -355,6 +376,9 @@ def test_a_program_of_another_version_is_refused(
         a_worker(redis_server).run()
     monkeypatch.setenv("SERIATIM_BIN", a_program(tmp_path, "case $1 in --version) echo seriatim 0.0.1;; esac; exit 2"))
     with pytest.raises(ProgramMismatch, match=r"seriatim 0\.0\.1\) ended with exit code 2: it is too old"):
+        a_worker(redis_server).run()
+    monkeypatch.setenv("SERIATIM_BIN", a_program(tmp_path, "case $1 in worker) kill -9 $$;; esac"))
+    with pytest.raises(WorkerFailed, match=r"killed by signal 9 \(e\.g\. .* operator\) before it was ready$"):
         a_worker(redis_server).run()
     monkeypatch.setenv("SERIATIM_BIN", a_program(tmp_path, "echo nonsense; cat >/dev/null"))
     with pytest.raises(WorkerFailed, match="does not keep to the protocol"):

@@ -6,14 +6,17 @@ import { once } from "node:events";
 import { closeSync, writeSync } from "node:fs";
 import { Worker as Thread } from "node:worker_threads";
 
+/** The start of a worker. */
+export interface ChildStart {
+    readonly type: "child";
+    readonly program: string;
+    readonly args: readonly string[];
+    readonly env: NodeJS.ProcessEnv;
+}
+
 /** What the thread is to do: start a worker, or use the pipes of the worker that has started this process. */
 export type PipesStart =
-    | {
-          readonly type: "child";
-          readonly program: string;
-          readonly args: readonly string[];
-          readonly env: NodeJS.ProcessEnv;
-      }
+    | ChildStart
     | {
           readonly type: "parent";
           readonly input: number;

@@ -1,12 +1,17 @@
 /** Finds the program `seriatim`. */
+import { spawnSync } from "node:child_process";
 import { accessSync, closeSync, constants, openSync, readSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
+import { constants as os } from "node:os";
 import { delimiter, dirname, isAbsolute, join } from "node:path";
 
 /** The program `seriatim` is missing, or is none that can be started. */
 export class ProgramMissing extends Error {
     override readonly name = "ProgramMissing";
 }
+
+/** The exit code of the program for a wrong command line. */
+export const USAGE_CODE = 2;
 
 const REMEDY =
     "install the program seriatim (`cargo install --path crates/cli`), and put it on PATH or its path into SERIATIM_BIN";
@@ -63,4 +68,33 @@ function isCommand(path: string): boolean {
     } finally {
         closeSync(file);
     }
+}
+
+/** Returns how a program has ended that was killed by a signal. */
+export function killedBy(signal: string): string {
+    const number = os.signals[signal as NodeJS.Signals];
+    const causes = signal === "SIGKILL" ? "e.g. out of memory, or an operator" : signal;
+    return `was killed by signal ${number} (${causes})`;
+}
+
+/**
+ * Returns the error of a program that has refused its options, because its standard error is that of this process.
+ * To have it, starts the program once more: it refuses the same options again, before it does anything.
+ */
+export function usageError(
+    program: string,
+    args: readonly string[],
+    env: NodeJS.ProcessEnv,
+): string | undefined {
+    const again = spawnSync(program, args, { env, stdio: ["ignore", "ignore", "pipe"], timeout: 5000 });
+    if (again.status !== USAGE_CODE) {
+        return undefined;
+    }
+    const lines = again.stderr
+        .toString()
+        .split("\n")
+        .filter((line) => line.trim() !== "");
+    // Behind an error of the command line comes a hint at the help.
+    const error = lines.find((line) => line.startsWith("error: ")) ?? lines.at(-1);
+    return error?.replace(/^(error|seriatim): /, "");
 }

@@ -3,8 +3,9 @@ import { Keys } from "../names.js";
 import { checkNoOptions, checkOptions } from "../options.js";
 import { type Handler, Handlers, type JsonValue } from "./handlers.js";
 import { type Log, logToStderr } from "./log.js";
+import type { ChildStart } from "./pipes.js";
 import { Processes, processNumber } from "./processes.js";
-import { findProgram } from "./program.js";
+import { findProgram, killedBy, USAGE_CODE, usageError } from "./program.js";
 import { CONCURRENCY_MAX } from "./protocol.js";
 import { Session, type SessionEnd } from "./session.js";
 import { takeStdio } from "./stdio.js";
@@ -82,7 +83,6 @@ export class WorkerEnded extends Error {
 
 /** Meanings of the exit codes of the program. */
 const EXITS: Record<number, string> = {
-    2: "an option is wrong, or the program is too old for it; its message is above",
     3: "Redis cannot be reached, or refuses",
     4: "the name of the worker is in use, or another process has taken it",
 };
@@ -155,7 +155,7 @@ export class Worker {
         child?.onStop((how) => (how === "graceful" ? this.stop() : this.stopAtOnce()));
         const session = this.session;
         await this.#withSignals(
-            async () => this.#check(program, await session.ends(true)),
+            async () => this.#check(start, await session.ends(true)),
             child !== undefined,
         );
     }
@@ -240,7 +240,7 @@ export class Worker {
     }
 
     /** Looks at the end of the worker. */
-    #check(program: string, { exit, wasReady, error }: SessionEnd): void {
+    #check({ program, args, env }: ChildStart, { exit, wasReady, error }: SessionEnd): void {
         if (error !== undefined) {
             throw new WorkerEnded(`${program} cannot be used: ${error.message}`, undefined, { cause: error });
         }
@@ -251,15 +251,16 @@ export class Worker {
         if (this.stopping === "at once" || code === 0) {
             return;
         }
-        const how = exit?.signal != null ? `by ${exit.signal}` : `with exit code ${code}`;
+        if (code === USAGE_CODE && !wasReady) {
+            const refusal = usageError(program, args, env) ?? "an option is wrong; its message is above";
+            throw new WorkerEnded(`${program} has refused its options: ${refusal}`, code);
+        }
         const why = code === undefined ? undefined : EXITS[code];
+        const how = exit?.signal != null ? killedBy(exit.signal) : `ended with exit code ${code}`;
         const hint = wasReady
             ? "its handlers were cancelled, and their events come again"
-            : "it wrote no first line: see its message above, and if it knows no `--sink stdio`, update it";
-        throw new WorkerEnded(
-            `${program} ended ${how}${why === undefined ? "" : ` (${why})`}; ${hint}`,
-            code,
-        );
+            : "it was not ready before; its log is above";
+        throw new WorkerEnded(`${program} ${how}${why === undefined ? "" : ` (${why})`}; ${hint}`, code);
     }
 
     /** Stops at signals while `work` is under way. */

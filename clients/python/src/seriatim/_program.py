@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -64,10 +66,12 @@ class Program:
             # The arguments of a process can be read by every user, and a URL may have a password.
             environment["SERIATIM_REDIS"] = redis
         self.path = path
+        self._command = [path, "worker", "--sink", "stdio", *arguments]
+        self._environment = environment
         try:
             # A session of its own: a Ctrl-C on the terminal reaches only this process.
             self._process = subprocess.Popen(
-                [path, "worker", "--sink", "stdio", *arguments],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
@@ -102,15 +106,47 @@ class Program:
 
     def failure(self, code: int, *, has_spoken: bool) -> Exception:
         """Returns the error of a worker that has ended though nobody has asked for it."""
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        how, hint = f"ended with exit code {code}", "; its log has the reason"
+        if code == -signal.SIGKILL:
+            # A killed program can write no reason.
+            how, hint = f"was killed by signal {-code} (e.g. out of memory, or an operator)", ""
+        elif code < 0:
+            how = f"was killed by signal {-code}"
         if has_spoken:
-            return WorkerFailed(f"the worker {how}; all handlers were cancelled; its log has the reason", code)
+            return WorkerFailed(f"the worker {how}; all handlers were cancelled{hint}", code)
         if code == USAGE_CODE:
+            refusal = self._usage_error()
+            if refusal is not None:
+                return WorkerFailed(f"{self.path} ({self._version()}) has refused its options: {refusal}", code)
             return ProgramMismatch(
                 f"{self.path} ({self._version()}) {how}: it is too old for this package, or an argument is wrong; "
                 "its log has the reason. Update it, or set SERIATIM_BIN to another program"
             )
-        return WorkerFailed(f"{self.path} ({self._version()}) {how} before it was ready; its log has the reason", code)
+        return WorkerFailed(f"{self.path} ({self._version()}) {how} before it was ready{hint}", code)
+
+    def _usage_error(self) -> Optional[str]:
+        """Returns the error of a program that has refused its options. Its standard error is that of this process.
+
+        To have it, starts the program once more: it refuses the same options again, before it does anything.
+        """
+        try:
+            again = subprocess.run(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                timeout=5,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        lines = [line for line in again.stderr.decode(errors="replace").splitlines() if line.strip()]
+        if again.returncode != USAGE_CODE or not lines:
+            return None
+        # Behind an error of the command line comes a hint at the help.
+        error = next((line for line in lines if line.startswith("error: ")), lines[-1])
+        return re.sub("^(error|seriatim): ", "", error)
 
     def _version(self) -> str:
         try:
