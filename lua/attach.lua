@@ -24,8 +24,9 @@
 --           room for suspects (values/suspects.lua)
 -- Replies   {'attached', batches kept, objects held, names moved back to the markers, {name, what, …}}
 --             name, what: an object that is held for an operator because of its crashes; or a lost
---             key of a slot: an object that is held for an operator because of it, a list that has the name of its object again, or a batch whose object is not known,
---             or which another slot has. At most 64
+--             key of a slot: an object that is held for an operator because of it, a list that has
+--             the name of its object again, or a batch whose object is not known, or which another
+--             slot has. At most 64
 --           {'in_use', lease, time left (ms)}
 -- Keeps     I1 to I4, I6
 -- Cost      O(slots). If the name has no registration, 2 commands more, with 1,024 keys each, and if

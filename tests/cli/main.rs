@@ -5,6 +5,7 @@ mod state;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod against;
 mod alerts;
 mod bench;
 mod config;

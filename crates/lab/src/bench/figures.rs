@@ -22,6 +22,8 @@ pub(super) enum Figure {
     LateP99,
     BytesQueued,
     BytesIdle,
+    OutOfOrder,
+    Handled,
 }
 
 impl Figure {
@@ -44,6 +46,8 @@ impl Figure {
             Self::LateP99 => ("emits late p99", "latency_late_p99", "ms"),
             Self::BytesQueued => ("memory, queued", "memory_queued", "B/event"),
             Self::BytesIdle => ("memory, idle", "memory_idle", "B/object"),
+            Self::OutOfOrder => ("out of order", "out_of_order", "events"),
+            Self::Handled => ("handled", "handled", "events"),
         }
     }
 

@@ -7,10 +7,12 @@
 //!   latency phase
 //! - `place`, `redis_info`, `redis_benchmark`: the measured Redis
 //! - `figures`, `report`: statistics and output
+//! - `against`: the same events through other tools
 //!
 //! All keys are in one namespace, or on a private Redis. If the bench is killed with SIGKILL, the
 //! keys of the namespace stay in Redis.
 
+mod against;
 mod figures;
 mod pace;
 mod phases;
@@ -26,6 +28,7 @@ mod tally;
 mod workload;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::seriatim::connection::url::connection_info;
@@ -40,6 +43,7 @@ use seriatim_console::global::Global;
 use seriatim_console::shown;
 use seriatim_console::stop::stop_signal;
 
+use self::against::Tool;
 use self::figures::Samples;
 use self::phases::{Phases, Wanted};
 use self::place::Target;
@@ -130,6 +134,32 @@ pub struct Args {
     /// Spread the events over objects as an earlier run did: the seed that the earlier run printed
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
+    /// Compare with these tools instead, on a private Redis: the same events, the order of each
+    /// object checked. seriatim also runs with its packages for their languages. Installs the tools,
+    /// with npm and pip
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "TOOL,...",
+        conflicts_with_all = ["groups", "in_flight", "phases"]
+    )]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    against: Vec<Tool>,
+    /// The folder for the tools of --against [default: seriatim/against in XDG_CACHE_HOME or
+    /// ~/.cache]
+    #[arg(long, value_name = "DIR", requires = "against")]
+    #[serde(skip)]
+    against_dir: Option<PathBuf>,
+    /// The most seconds for one step of a tool of --against: 1 to 3600
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60,
+        requires = "against"
+    )]
+    #[serde(skip)]
+    time_limit: u64,
     /// Print one JSON object, with every repetition, instead of a table
     #[arg(long)]
     #[serde(skip)]
@@ -166,7 +196,8 @@ pub async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit> {
     args.seed.get_or_insert_with(|| fastrand::u64(..1_000_000));
     let mut guard = None;
     let mut server = None;
-    let (url, keys) = if args.private {
+    let private = args.private || !args.against.is_empty();
+    let (url, keys) = if private {
         let guard = guard.insert(Guard::start()?);
         let (started, _) = Server::start(guard, Listen::Loopback).await?;
         (server.insert(started).url.clone(), Keys::new())
@@ -187,11 +218,19 @@ pub async fn run(mut args: Args, global: &Global) -> anyhow::Result<Exit> {
     };
     config.keys = keys.clone();
     let info = connection_info(&url).map_err(|error| Failure::with(Exit::Input, error))?;
-    let place = Target::claim(url, info, keys, args.private).await?;
+    let place = Target::claim(url, info, keys, private).await?;
     // If a stop signal comes first, the future of the measurement is dropped. This also ends all
     // its tasks that write to Redis.
+    let measuring = async {
+        match &mut guard {
+            Some(guard) if !args.against.is_empty() => {
+                against::measure(&args, config, &place, guard).await
+            }
+            _ => measure(&args, config, &place).await,
+        }
+    };
     let measured = tokio::select! {
-        measured = measure(&args, config, &place) => measured,
+        measured = measuring => measured,
         stopped = stop_signal() => stopped.and(Err(Failure::with(Exit::Broken, "stopped by a signal; all written keys are deleted"))),
     };
     let cleaned = tokio::select! {
@@ -228,7 +267,7 @@ fn left_behind(place: &Target, why: &str) -> String {
 }
 
 async fn measure(args: &Args, config: WorkerConfig, place: &Target) -> anyhow::Result<String> {
-    let progress = Progress::new(args);
+    let progress = Progress::new(args, 5);
     progress.say(&args.describe(place));
     let (load, of_one, of_many) = args.workload().await?;
     let phases = Phases {
@@ -352,6 +391,17 @@ impl Args {
             "repetitions",
         )?;
         in_range("warm-up", u64::from(self.warm_up), 0, 1000, "repetitions")?;
+        in_range("time-limit", self.time_limit, 1, 3600, "seconds")?;
+        for (at, tool) in self.against.iter().enumerate() {
+            if self.against[..at].contains(tool) {
+                let name = tool.to_possible_value();
+                let name = name.as_ref().map_or("", |value| value.get_name());
+                return Err(Failure::with(
+                    Exit::Input,
+                    format!("--against has {name} twice; name each tool once"),
+                ));
+            }
+        }
         let mut config = WorkerConfig::default();
         config.concurrency = self.concurrency;
         config.batch = self.batch;
@@ -441,9 +491,10 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(args: &Args) -> Self {
+    /// `phases`: the number of phases in a repetition.
+    fn new(args: &Args, phases: u64) -> Self {
         let rounds = args.warm_up + args.repetitions;
-        let bar = ProgressBar::new(u64::from(rounds) * 5);
+        let bar = ProgressBar::new(u64::from(rounds) * phases);
         let style = ProgressStyle::with_template("{msg:>32} {wide_bar:.cyan/blue} {elapsed}");
         Self {
             bar: bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())),

@@ -17,7 +17,7 @@ use super::workload::{Chain, Workload};
 use crate::statistics::percentile;
 
 /// Duration of the latency phase in one repetition.
-const LATENCY_TIME: Duration = Duration::from_secs(3);
+pub(super) const LATENCY_TIME: Duration = Duration::from_secs(3);
 /// Time between the start of the latency phase and its first event.
 const LEAD: Duration = Duration::from_millis(50);
 
@@ -46,15 +46,15 @@ pub(super) struct Wanted {
 
 /// Start values of a measurement: Redis' processor time, and the time of the clock.
 struct Meter {
-    cpu_s: f64,
+    before: Info,
     began: Instant,
 }
 
 impl Meter {
     async fn start(place: &Target) -> anyhow::Result<Self> {
-        let cpu_s = Info::ask(&place.conn).await?.cpu_s();
+        let before = Info::ask(&place.conn).await?;
         Ok(Self {
-            cpu_s,
+            before,
             began: Instant::now(),
         })
     }
@@ -73,16 +73,20 @@ impl Meter {
         out.add(
             figures.1,
             system,
-            self.cpu_us_per_event(phases, events).await?,
+            cpu_us_since(&self.before, &phases.place, events).await?,
         );
         Ok(())
     }
+}
 
-    /// Returns the microseconds of Redis' processor time per event since the start.
-    async fn cpu_us_per_event(&self, phases: &Phases, events: usize) -> anyhow::Result<f64> {
-        let cpu_s = Info::ask(&phases.place.conn).await?.cpu_s() - self.cpu_s;
-        Ok(cpu_s / events as f64 * 1e6)
-    }
+/// Returns the microseconds of Redis' processor time per event since an earlier INFO.
+pub(super) async fn cpu_us_since(
+    before: &Info,
+    place: &Target,
+    events: usize,
+) -> anyhow::Result<f64> {
+    let cpu_s = Info::ask(&place.conn).await?.cpu_s() - before.cpu_s();
+    Ok(cpu_s / events as f64 * 1e6)
 }
 
 impl Phases {
@@ -235,7 +239,7 @@ impl Phases {
             pushed = all(&mut pushing) => pushed?,
         }
         until_committed(&mut consumers, &tally, S::NAME).await?;
-        let cpu_us = meter.cpu_us_per_event(self, events).await?;
+        let cpu_us = cpu_us_since(&meter.before, &self.place, events).await?;
         consumers.stop().await?;
         tally.check(S::NAME)?;
         let late = telling

@@ -37,7 +37,7 @@ pub(super) struct Redis {
 }
 
 #[derive(Serialize)]
-struct One<'a> {
+pub(super) struct One<'a> {
     median: Option<f64>,
     min: Option<f64>,
     max: Option<f64>,
@@ -45,7 +45,7 @@ struct One<'a> {
 }
 
 impl<'a> One<'a> {
-    fn of(repetitions: &'a [f64]) -> Self {
+    pub(super) fn of(repetitions: &'a [f64]) -> Self {
         let spread = spread(repetitions);
         Self {
             median: median(repetitions),
@@ -214,7 +214,7 @@ impl<S: Serialize> Report<'_, S> {
 
 /// Formats a number with three significant digits: `1.23M`, `448k`, `12.3k`, `512`, `1.91`,
 /// `0.140`.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     let (value, unit) = match value.abs() {
         abs if abs >= 999_500.0 => (value / 1e6, "M"),
         abs if abs >= 999.5 => (value / 1e3, "k"),
