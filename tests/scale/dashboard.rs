@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tempfile::TempDir;
 
-use crate::cost::{Least, log_commands, slowness, within, worked};
+use crate::cost::{Least, log_commands, slowness_of_rare_work, within, worked};
 use crate::looks::fill_all;
 use crate::support::console::Console;
 use crate::support::{Redis, until};
@@ -232,12 +232,18 @@ impl Costs {
         time_max: Duration,
         mut request: impl AsyncFnMut(),
     ) {
-        let mut sum = Least::within(REQUEST_US);
-        let mut longest = Least::within(COMMAND_US);
-        let mut time = Least::within(micros(time_max));
+        // The figures of the overview are read once per second.
+        let is_rare = target == "/";
+        let bound = if is_rare {
+            Least::rarely_within
+        } else {
+            Least::within
+        };
+        let mut sum = bound(REQUEST_US);
+        let mut longest = bound(COMMAND_US);
+        let mut time = bound(micros(time_max));
         for _ in 0..ROUNDS {
-            // The figures of the overview are read once per second.
-            if target == "/" {
+            if is_rare {
                 tokio::time::sleep(Duration::from_millis(1100)).await;
             }
             let _: () = console.run(&["SLOWLOG", "RESET"]).await;
@@ -356,8 +362,8 @@ async fn each_page_at_millions_of_objects_is_cheap() {
     );
 }
 
-/// Releases 50 rows, several times. A step of ten rows may take as much time as a request. The median of
-/// the steps counts, because other processes may slow down some. Returns the path of the result.
+/// Releases 50 rows, several times. A step of ten rows may take as much time as a request. The low
+/// quartile of the steps counts, because other processes slow down many. Returns the path of the result.
 async fn a_release_of_50_rows(
     console: &Console,
     dashboard: &Dashboard,
@@ -390,12 +396,9 @@ async fn a_release_of_50_rows(
         steps.extend(releases.chunks(10).map(|step| step.iter().sum::<u64>()));
     }
     steps.sort_unstable();
-    let median_us = steps[steps.len() / 2];
-    println!("a release of 50 rows: {median_us} µs of Redis for a step (median), {steps:?}");
-    assert!(
-        within(console, median_us, REQUEST_US).await,
-        "{median_us} µs"
-    );
+    let low_us = steps[steps.len() / 4];
+    println!("a release of 50 rows: {low_us} µs of Redis for a step (low quartile), {steps:?}");
+    assert!(within(console, low_us, REQUEST_US).await, "{low_us} µs");
     assert!(dashboard.page(&path).await.contains("<b>50</b> done"));
     path
 }
@@ -450,62 +453,63 @@ async fn pages_with_rows_of_1_mib_are_cheap() {
     assert!(too_long.is_empty(), "{too_long:?}");
 }
 
-/// Tests that 100 viewers of the overview together cost at most 1 ms of Redis' time per second, and
-/// that nothing reaches Redis if nobody looks.
+/// Returns a figure of a command, such as its `calls`, since the server began.
+async fn stat(console: &Console, command: &str, figure: &str) -> u64 {
+    let stats: String = console.run(&["INFO", "commandstats"]).await;
+    let value = |line: &str| {
+        let figures = line.strip_prefix(&format!("cmdstat_{command}:"))?;
+        let (_, rest) = figures.split_once(&format!("{figure}="))?;
+        rest.split(',').next()?.parse::<u64>().ok()
+    };
+    stats.lines().find_map(value).unwrap_or(0)
+}
+
+/// Reads the streams of all viewers for [`WATCHED`]. Returns the number of parts, and the seconds.
+async fn watch(viewers: &mut [reqwest::Response]) -> (usize, f64) {
+    let began = Instant::now();
+    let mut parts = 0;
+    while began.elapsed() < WATCHED {
+        for viewer in viewers.iter_mut() {
+            parts += usize::from(viewer.chunk().await.expect("a part").is_some());
+        }
+    }
+    (parts, began.elapsed().as_secs_f64())
+}
+
+/// Tests that many viewers of the overview cause no more calls than one, that they together cost at most
+/// 1 ms of Redis' time per second, and that nothing reaches Redis if nobody looks.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_overview_costs_the_same_for_any_number_of_viewers() {
     let (redis, console) = Redis::own(&[]).with_console().await;
     fill_all(&console).await;
     let dashboard = Dashboard::start(&redis).await;
     dashboard.page("/").await;
-    // The count by prefix has its own limit of 1 %, and goes on for 10 s after the last viewer.
-    let counted = async || -> u64 {
-        let stats: String = console.run(&["INFO", "commandstats"]).await;
-        let of = |command: &str| {
-            let line = stats.lines().find_map(|line| {
-                line.strip_prefix(&format!("cmdstat_{command}:"))
-                    .map(str::to_owned)
-            });
-            line.and_then(|line| {
-                line.split_once("usec=")?
-                    .1
-                    .split(',')
-                    .next()?
-                    .parse::<u64>()
-                    .ok()
-            })
-            .unwrap_or(0)
-        };
-        of("scan")
-    };
-    let viewers = join_all((0..VIEWERS).map(|_| dashboard.request("/live").send())).await;
-    let mut viewers: Vec<_> = viewers
-        .into_iter()
-        .map(|viewer| viewer.expect("a stream"))
-        .collect();
+    let view = async || dashboard.request("/live").send().await.expect("a stream");
+    let mut viewers = vec![view().await];
+    let before = stat(&console, "evalsha", "calls").await;
+    let (_, seconds) = watch(&mut viewers).await;
+    let calls = (stat(&console, "evalsha", "calls").await - before) as f64 / seconds;
+    viewers.extend(join_all((1..VIEWERS).map(|_| view())).await);
     // Other processes can slow Redis down, so the best of several tries counts.
     let mut least = f64::MAX;
     for _ in 0..TRIES_MAX {
-        let (before, scanned) = (worked(&console).await.0, counted().await);
-        let began = Instant::now();
-        let mut messages = 0;
-        while began.elapsed() < WATCHED {
-            for viewer in &mut viewers {
-                messages += usize::from(viewer.chunk().await.expect("a part").is_some());
-            }
-        }
-        let seconds = began.elapsed().as_secs_f64();
-        let us = (worked(&console).await.0 - before).saturating_sub(counted().await - scanned);
+        // The count by prefix has its own limit of 1 %, and goes on for 10 s after the last viewer.
+        let scanned = stat(&console, "scan", "usec").await;
+        let called = stat(&console, "evalsha", "calls").await;
+        let before = worked(&console).await.0;
+        let (parts, seconds) = watch(&mut viewers).await;
+        let us = worked(&console).await.0 - before;
+        let us = us.saturating_sub(stat(&console, "scan", "usec").await - scanned);
+        let called = (stat(&console, "evalsha", "calls").await - called) as f64 / seconds;
         let per_second = us as f64 / seconds;
         println!(
-            "{VIEWERS} viewers got {messages} parts in {seconds:.1} s, for {per_second:.0} µs of Redis per second"
+            "{VIEWERS} viewers got {parts} parts in {seconds:.1} s, for {per_second:.0} µs of Redis and {called:.1} calls \
+             per second; one viewer caused {calls:.1}"
         );
-        assert!(
-            messages >= 3 * VIEWERS && us > 0,
-            "{messages} parts, {us} µs"
-        );
+        assert!(parts >= 3 * VIEWERS && us > 0, "{parts} parts, {us} µs");
+        assert!(calls > 0.0 && called <= 1.5 * calls, "{called} calls");
         least = least.min(if per_second > 1000.0 {
-            per_second / slowness(&console).await
+            per_second / slowness_of_rare_work(&console).await
         } else {
             per_second
         });
@@ -529,7 +533,7 @@ async fn the_overview_costs_the_same_for_any_number_of_viewers() {
     assert_eq!(idle, 0, "µs of Redis without viewers");
 }
 
-/// Tests that 100 pages that follow the log cost at most 1 ms of Redis' time per second together, also
+/// Tests that many pages that follow the log cost at most 1 ms of Redis' time per second together, also
 /// if rows come too fast for them, that each gets its rows, and that nothing reaches Redis if nobody
 /// follows.
 #[tokio::test(flavor = "multi_thread")]
@@ -634,7 +638,8 @@ async fn a_followed_log_costs_the_same_for_any_number_of_followers() {
             "{VIEWERS} followers of {rows_per_second} rows per second got at least {least} rows each in {seconds:.1} s, \
              for {per_second:.0} µs of Redis per second"
         );
-        let is_cheap = per_second <= 1000.0 || per_second / slowness(&console).await <= 1000.0;
+        let is_cheap =
+            per_second <= 1000.0 || per_second / slowness_of_rare_work(&console).await <= 1000.0;
         assert!(
             least >= 200 && per_second > 0.0,
             "{least} rows, {per_second} µs per second"

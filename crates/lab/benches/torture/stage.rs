@@ -147,9 +147,14 @@ impl Stage {
         let began = Instant::now();
         let mut under_way = JoinSet::new();
         for (at, fault) in plan.iter().copied() {
-            tokio::select! {
-                () = sleep_until(began + at) => {}
-                failed = self.beside.join_next() => bail!("the harness itself failed: {failed:?}"),
+            let due = sleep_until(began + at);
+            tokio::pin!(due);
+            loop {
+                tokio::select! {
+                    () = &mut due => break,
+                    failed = self.beside.join_next() => bail!("the harness itself failed: {failed:?}"),
+                    Some(done) = under_way.join_next() => done??,
+                }
             }
             let scene = Arc::clone(&self.scene);
             under_way.spawn(async move { scene.act(fault).await });

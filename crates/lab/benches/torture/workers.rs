@@ -46,7 +46,8 @@ return redis.call('HDEL', KEYS[1], ARGV[1])
 ";
 /// Time after which Redis can no longer lose a registration.
 const REGISTERED: Duration = Duration::from_secs(3);
-/// Time for a worker to attach again. Other faults may act on Redis meanwhile.
+/// Time for a worker to attach again. Other faults may act on Redis meanwhile, and may take the new
+/// registration away before it has lasted for `REGISTERED`.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Numbers of slots. Each start of a worker takes the next number in turn. So a worker may start
@@ -344,8 +345,8 @@ impl Workers {
 
     /// Deletes the lease and the registration of a running worker. It must attach again, and its
     /// process must not end. The blocking worker is left out, because a block may end its process.
-    /// No other fault acts on the process until Redis can no longer lose the new registration.
-    /// Returns whether there was a registration to delete.
+    /// No other fault acts on the process until Redis can no longer lose the new registration, or until
+    /// `ATTACH_PATIENCE` is over. Returns whether there was a registration to delete.
     pub(crate) async fn unregister(&self, server: &Server, worker: usize) -> anyhow::Result<bool> {
         let Some((worker, mut child)) = self
             .idle(worker.max(BLOCKING + 1) % self.children.len())
@@ -372,7 +373,7 @@ impl Workers {
         if let Ok(false) = delete.query_async(&mut conn).await {
             return Ok(false);
         }
-        let (since, mut there) = (Instant::now(), None);
+        let (since, mut there, mut has_attached) = (Instant::now(), None, false);
         loop {
             sleep(Duration::from_millis(100)).await;
             if let Some(status) = child.try_wait()? {
@@ -395,6 +396,7 @@ impl Workers {
                 }
                 Err(_) => false,
             };
+            has_attached |= registered;
             there = if registered {
                 there.or_else(|| Some(Instant::now()))
             } else {
@@ -404,7 +406,9 @@ impl Workers {
                 return Ok(true);
             }
             if since.elapsed() > ATTACH_PATIENCE {
-                self.fail(format!("worker {worker} has not attached again after it had lost its lease and registration"));
+                if !has_attached {
+                    self.fail(format!("worker {worker} has not attached again after it had lost its lease and registration"));
+                }
                 return Ok(true);
             }
         }
