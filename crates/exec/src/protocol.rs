@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -26,7 +27,7 @@ const CLIENT_BYTES_MAX: usize = 200;
 /// The longest wait that a program asks for: 366 days.
 const WAIT_MAX_MS: u64 = 366 * 24 * 3600 * 1000;
 
-/// A line of a program. Unknown members are ignored.
+/// A line of a program. Unknown members are ignored, but those of an `ok`.
 #[derive(Debug, Deserialize)]
 struct Line<'a> {
     #[serde(rename = "type")]
@@ -52,6 +53,26 @@ struct Line<'a> {
     cancel: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "given")]
     result: Option<&'a RawValue>,
+}
+
+/// The members of an `ok`. Another one may be an effect with a wrong name, which nobody would miss at once.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OkMembers {
+    #[serde(rename = "type")]
+    _type: IgnoredAny,
+    #[serde(rename = "batch")]
+    _batch: IgnoredAny,
+    #[serde(rename = "id")]
+    _id: IgnoredAny,
+    #[serde(rename = "emit")]
+    _emit: Option<IgnoredAny>,
+    #[serde(rename = "schedule")]
+    _schedule: Option<IgnoredAny>,
+    #[serde(rename = "cancel")]
+    _cancel: Option<IgnoredAny>,
+    #[serde(rename = "result")]
+    _result: Option<IgnoredAny>,
 }
 
 /// Reads a member that is there, also if it is null.
@@ -159,7 +180,8 @@ pub(crate) fn parse(line: &[u8]) -> Result<Message, String> {
     if !line.trim_ascii_start().starts_with(b"{") {
         return Err(wrong(&"it is no JSON object"));
     }
-    let line: Line<'_> = serde_json::from_slice(line).map_err(|error| wrong(&error))?;
+    let bytes = line;
+    let line: Line<'_> = serde_json::from_slice(bytes).map_err(|error| wrong(&error))?;
     let missing = |member: &str| wrong(&format_args!("missing field `{member}`"));
     match line.word {
         Word::Hello => {
@@ -210,10 +232,12 @@ pub(crate) fn parse(line: &[u8]) -> Result<Message, String> {
                 ("cancel", line.cancel),
                 ("result", line.result),
             ];
-            match effects(members) {
-                None => Answered::Ok,
-                Some(Ok(effects)) => Answered::Effects(effects),
-                Some(Err(error)) => {
+            let effects = serde_json::from_slice::<OkMembers>(bytes)
+                .and_then(|_| effects(members).transpose());
+            match effects {
+                Ok(None) => Answered::Ok,
+                Ok(Some(effects)) => Answered::Effects(effects),
+                Err(error) => {
                     let mut text = format!("the answer is not valid: {error}");
                     cut(&mut text, ERROR_BYTES_MAX);
                     Answered::Wrong(text)
@@ -395,7 +419,13 @@ mod tests {
     #[test]
     fn every_word_is_read() {
         let said = |rest: &str| {
-            parse(format!(r#"{{"batch":1,"id":2,"new":[],"type":{rest}}}"#).as_bytes())
+            // A later version of a program may have further members in all lines but `ok`.
+            let new = if rest.starts_with(r#""ok""#) {
+                ""
+            } else {
+                r#""new":[],"#
+            };
+            parse(format!(r#"{{"batch":1,"id":2,{new}"type":{rest}}}"#).as_bytes())
         };
         let error = || "no".to_owned();
         let result = |rest: &str| match said(rest) {
@@ -531,6 +561,11 @@ mod tests {
                 "unknown variant `x`",
             ),
             (r#""cancel":[{"object":"b"}]"#, "missing field `key`"),
+            (
+                r#""emits":[{"object":"b","event":1}]"#,
+                "unknown field `emits`, expected one of `type`, `batch`, `id`, `emit`",
+            ),
+            (r#""emit":[],"error":"no""#, "unknown field `error`"),
         ] {
             let line = format!(r#"{{"type":"ok","batch":1,"id":2,{effects}}}"#);
             let answer = parse(line.as_bytes());
