@@ -59,6 +59,23 @@ test("events before an error of the source are queued, and the error is passed o
     assert.deepEqual(await list(redis, "a:events"), ["1"]);
 });
 
+/** Story: an idempotency key in the third place was ignored. */
+test("an event with a third member ends emitMany, and the events before it are queued", async (t) => {
+    const server = await Server.start(t);
+    const redis = server.client(t);
+    await using em = new Emitter(server.url);
+    const events = [
+        ["a", 1],
+        ["a", 2, { idempotencyKey: "k" }],
+        ["a", 3],
+    ] as unknown as [string, unknown][];
+    await assert.rejects(
+        em.emitMany(events),
+        /^TypeError: emitMany: the event at position 1 has 3 members; it is a pair of an object and an event/,
+    );
+    assert.deepEqual(await list(redis, "a:events"), ["1"]);
+});
+
 test("a loss of the connection stops emitMany at a position, and nothing is sent twice", async (t) => {
     const server = await Server.start(t);
     const [proxy, redis] = [await Relay.start(t, server), server.client(t)];

@@ -1,7 +1,7 @@
 /** Tests of options that a call does not have: a misspelt one must not be ignored. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Emitter, type HandlerContext, Transient, Worker } from "seriatim";
+import { Emitter, type HandlerContext, Postponed, Rejected, Transient, Worker } from "seriatim";
 import { HandlerTest } from "seriatim/testing";
 import { checkOptions } from "../dist/options.js";
 import { Server } from "./support.js";
@@ -106,6 +106,10 @@ test("an unknown option of a handler or of the test kit is refused", async () =>
             emit.call(cx, "a", 1, { idempotencyKey: "k" });
         } else if (call === "schedule") {
             cx.schedule("a", 1, loose({ atfer: 1 }));
+        } else if (call === "reject") {
+            throw new Rejected("never", loose({ retryAfter: 5 }));
+        } else if (call === "postpone") {
+            throw new Postponed(5, "later", loose({ reason: "no" }));
         } else {
             throw new Transient("later", loose({ retry_after: 5 }));
         }
@@ -114,6 +118,8 @@ test("an unknown option of a handler or of the test kit is refused", async () =>
     for (const [call, text] of [
         ["emit", "TypeError: cx.emit takes no options: its event is queued exactly once"],
         ["schedule", 'TypeError: cx.schedule: unknown option "atfer"; did you mean "after"?'],
+        ["reject", 'TypeError: new Rejected: unknown option "retryAfter"; the options are cause'],
+        ["postpone", 'TypeError: new Postponed: unknown option "reason"; the options are cause'],
         ["throw", 'TypeError: new Transient: unknown option "retry_after"; did you mean "retryAfter"?'],
     ] as const) {
         (await kit.run({ event: { type: "t", call } })).assertFailed(text);

@@ -53,6 +53,16 @@ interface Chunk {
     isLast: boolean;
 }
 
+/** Checks that an event has no third member: an option there would be ignored. */
+function checkPair(next: Pair | undefined | "slow", position: number): void {
+    const members: number = Array.isArray(next) ? next.length : 2;
+    if (members !== 2) {
+        throw new TypeError(
+            `emitMany: the event at position ${position} has ${members} members; it is a pair of an object and an event, without options`,
+        );
+    }
+}
+
 export class ManySender {
     private position = 0;
     private acknowledged = 0;
@@ -105,7 +115,9 @@ export class ManySender {
             let next: Pair | undefined | "slow";
             try {
                 next = await source.next(source.isAsync && groups.size > 0 ? leave() : undefined);
+                checkPair(next, this.position);
             } catch (error) {
+                next = undefined;
                 // The events before the error of the source are sent.
                 this.broken = { error };
             }

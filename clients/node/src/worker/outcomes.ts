@@ -7,10 +7,17 @@ const ERROR_BYTES_MAX = 1000;
 /** The longest wait that a handler may ask for, in ms: 366 days. */
 const WAIT_MAX_MS = 366 * 24 * 60 * 60 * 1000;
 
+const ERROR_OPTIONS = { cause: true } satisfies Record<keyof ErrorOptions, true>;
+
 /** An outcome of a handler other than success. */
 export abstract class Outcome extends Error {
     /** The word of the protocol. */
     abstract readonly type: "transient" | "rejected" | "unknown" | "postponed" | "unavailable";
+
+    constructor(message?: string, options: ErrorOptions = {}) {
+        checkOptions(`new ${new.target.name}`, options, ERROR_OPTIONS);
+        super(message, options);
+    }
 
     /** Further members of the answer. */
     members(): Record<string, number> {
