@@ -130,11 +130,32 @@ async fn play(args: Args) -> anyhow::Result<Exit> {
         )?;
     }
     shown::print(&out)?;
-    Ok(if report.is_clean() {
-        Exit::Done
-    } else {
-        Exit::Broken
-    })
+    if !report.is_clean() {
+        return Ok(Exit::Broken);
+    }
+    say_what_to_try();
+    Ok(Exit::Done)
+}
+
+/// Names three commands to try next, with the program as it was started.
+fn say_what_to_try() {
+    let program = std::env::args()
+        .next()
+        .unwrap_or_else(|| "seriatim".to_owned());
+    shown::say("try next:");
+    for (purpose, command) in [
+        ("a small shop, watched in the browser", "demo --dashboard"),
+        (
+            "a worker for your own Redis, redis://127.0.0.1",
+            "worker --sink stdout",
+        ),
+        (
+            "an event for this worker, from another terminal",
+            r#"emit customer:1 '{"type":"paid"}'"#,
+        ),
+    ] {
+        shown::say(&format!("  # {purpose}\n  {program} {command}"));
+    }
 }
 
 /// Writes the events into one file for each producer.
