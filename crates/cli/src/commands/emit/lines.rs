@@ -4,11 +4,14 @@
 //! members and the spacing are kept. The sizes of lines and batches are bounded. If lines come from
 //! standard input, a batch is passed on as soon as no further line has arrived.
 
+use std::fmt;
 use std::io::{self, BufRead as _, Read as _};
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use indicatif::ProgressBar;
+use serde::Deserialize;
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use seriatim::event::EVENT_BYTES_MAX;
 use seriatim::event::Pointer;
@@ -156,6 +159,9 @@ impl Plan {
         lines: &mut Lines,
         sender: &Sender<Read>,
     ) -> Option<Read> {
+        let is_usual = self.object_field == Pointer::member("object")
+            && self.event_field == Pointer::member("event")
+            && !self.tasks;
         let mut text = Vec::new();
         loop {
             let full = lines.batch.lines.len() >= LINES_MAX || lines.bytes >= BATCH_BYTES_MAX;
@@ -192,7 +198,7 @@ impl Plan {
                 }
             }
             if line > self.skip {
-                match self.line(without_mark(line, &text)) {
+                match self.line(without_mark(line, &text), is_usual) {
                     Ok(None) => {}
                     Ok(Some((object, event, task))) => {
                         lines.bytes += object.len() + event.len();
@@ -211,32 +217,24 @@ impl Plan {
         }
     }
 
-    /// Returns a member that is a part of an emit, if the line has one beside its object and its event.
-    /// The emit would miss this part without a word. Other members are left alone, so that lines of
-    /// `seriatim log --json` can be emitted.
-    fn unread_member(&self, line: &RawValue) -> Option<&'static str> {
-        const PARTS: [&str; 3] = ["subevents", "data", "idempotency_key"];
-        let is_line = self.object_field == Pointer::member("object")
-            && self.event_field == Pointer::member("event");
-        // A program may write each member, also those without a value.
-        let is_set = |part: &&str| {
-            Pointer::member(part)
-                .find(line)
-                .is_some_and(|value| !matches!(value.get(), "null" | "[]"))
-        };
-        PARTS.into_iter().find(|part| is_line && is_set(part))
-    }
-
     /// Returns the object, the event, and the task of one line; `None` if the line is empty.
-    fn line(&self, text: &[u8]) -> Result<Option<Parsed>, String> {
+    fn line(&self, text: &[u8], is_usual: bool) -> Result<Option<Parsed>, String> {
         if text.trim_ascii().is_empty() {
             return Ok(None);
         }
         let line: &RawValue = serde_json::from_slice(text).map_err(|error| not_json(&error))?;
+        let parts = if is_usual {
+            UsualParts::of(line)
+        } else {
+            UsualParts {
+                object: self.object_field.find(line),
+                event: self.event_field.find(line),
+                unread: None,
+            }
+        };
         let missing = |what: &str, field: &Pointer| format!("the line has no {what} at {field}");
-        let object = self
-            .object_field
-            .find(line)
+        let object = parts
+            .object
             .ok_or_else(|| missing("object", &self.object_field))?;
         let object: String = serde_json::from_str(object.get()).map_err(|_| {
             format!(
@@ -253,14 +251,11 @@ impl Plan {
         } else {
             None
         };
-        let event = self
-            .event_field
-            .find(line)
+        let event = parts
+            .event
             .ok_or_else(|| missing("event", &self.event_field))?
             .get();
-        if !self.tasks
-            && let Some(member) = self.unread_member(line)
-        {
+        if let Some(member) = parts.unread {
             return Err(format!(
                 "the line has the member {member:?}, which a file cannot set; emit such a line alone, \
                  or remove the member"
@@ -277,6 +272,77 @@ impl Plan {
             Bytes::copy_from_slice(event.as_bytes()),
             task,
         )))
+    }
+}
+
+/// The parts of a line whose object and event have their usual names, read in one pass. Of several
+/// members with the same name, the last one counts.
+#[derive(Default)]
+struct UsualParts<'a> {
+    object: Option<&'a RawValue>,
+    event: Option<&'a RawValue>,
+    /// A further member that is a part of an emit. The emit would miss this part without a word. Other
+    /// members are left alone, so that lines of `seriatim log --json` can be emitted.
+    unread: Option<&'static str>,
+}
+
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum Member {
+    Object,
+    Event,
+    Subevents,
+    Data,
+    IdempotencyKey,
+    #[serde(other)]
+    Other,
+}
+
+impl<'a> UsualParts<'a> {
+    /// A line that is no JSON object has no parts.
+    fn of(line: &'a RawValue) -> Self {
+        serde_json::Deserializer::from_str(line.get())
+            .deserialize_map(UsualMembers)
+            .unwrap_or_default()
+    }
+}
+
+struct UsualMembers;
+
+impl<'de> Visitor<'de> for UsualMembers {
+    type Value = UsualParts<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut parts = UsualParts::default();
+        while let Some(member) = members.next_key()? {
+            let unread = match member {
+                Member::Object => {
+                    parts.object = Some(members.next_value()?);
+                    continue;
+                }
+                Member::Event => {
+                    parts.event = Some(members.next_value()?);
+                    continue;
+                }
+                Member::Other => {
+                    members.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+                Member::Subevents => "subevents",
+                Member::Data => "data",
+                Member::IdempotencyKey => "idempotency_key",
+            };
+            // A program may write each member, also those without a value.
+            let value: &RawValue = members.next_value()?;
+            if !matches!(value.get(), "null" | "[]") {
+                parts.unread.get_or_insert(unread);
+            }
+        }
+        Ok(parts)
     }
 }
 
