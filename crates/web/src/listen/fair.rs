@@ -70,7 +70,10 @@ impl Fair {
             return None;
         }
         (amounts.all, amounts.viewers) = (amounts.all + amount, viewers);
-        amounts.users.insert(user.name.clone(), own);
+        match amounts.users.get_mut(&user.name) {
+            Some(taken) => *taken = own,
+            None => drop(amounts.users.insert(user.name.clone(), own)),
+        }
         drop(amounts);
         Some(Taken {
             fair: self.clone(),

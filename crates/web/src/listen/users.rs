@@ -4,7 +4,7 @@
 //! Each line must end with a line feed.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use ring::digest::{SHA256, digest};
 use subtle::{Choice, ConstantTimeEq as _};
@@ -50,30 +50,34 @@ impl Right {
 #[derive(Debug, Clone)]
 pub(crate) struct User {
     pub(crate) name: Arc<str>,
-    rights: Vec<Right>,
+    rights: Arc<[Right]>,
     /// The prefixes of the names of objects for which the user has the rights; empty: all objects.
-    prefixes: Vec<String>,
+    prefixes: Arc<[String]>,
 }
 
 impl User {
     /// Returns the user for everybody, who has all rights. This user is for requests if there is no
     /// users file.
     pub(crate) fn everybody() -> Self {
-        Self::with_rights(EVERYBODY, Right::ALL.map(|(_, right)| right).to_vec())
+        static ALL: LazyLock<User> = LazyLock::new(|| {
+            User::with_rights(EVERYBODY, Right::ALL.map(|(_, right)| right).to_vec())
+        });
+        ALL.clone()
     }
 
     /// Returns a user with these rights for all objects.
     pub(crate) fn with_rights(name: &str, rights: Vec<Right>) -> Self {
         Self {
             name: name.into(),
-            rights,
-            prefixes: Vec::new(),
+            rights: rights.into(),
+            prefixes: Arc::default(),
         }
     }
 
     /// Takes all rights away except the right `view`.
     pub(crate) fn only_viewing(mut self) -> Self {
-        self.rights.retain(|right| *right == Right::View);
+        let views = self.rights.iter().filter(|right| **right == Right::View);
+        self.rights = views.copied().collect();
         self
     }
 

@@ -58,7 +58,7 @@ fn take(room: &Fair, user: &User, bytes: usize) -> Result<Taken, Problem> {
 /// A whole body, and its bytes in the [`Room`].
 pub(super) struct Whole {
     bytes: Bytes,
-    _taken: Taken,
+    _taken: Option<Taken>,
 }
 
 impl Whole {
@@ -116,11 +116,8 @@ async fn read_into(
         return Err(too_large());
     }
     let whole = async {
-        let (mut parts, mut all, mut taken) = (
-            body.into_data_stream(),
-            BytesMut::new(),
-            take(room, &asked.user, 0)?,
-        );
+        let (mut parts, mut all) = (body.into_data_stream(), BytesMut::new());
+        let mut taken: Option<Taken> = None;
         while let Some(part) = parts.next().await {
             let part = part.map_err(|error| {
                 Problem::bad_request(format!("the body cannot be read: {error}"))
@@ -128,7 +125,11 @@ async fn read_into(
             if all.len() + part.len() > bytes_max {
                 return Err(too_large());
             }
-            taken.merge(take(room, &asked.user, part.len())?);
+            let more = take(room, &asked.user, part.len())?;
+            match &mut taken {
+                Some(taken) => taken.merge(more),
+                None => taken = Some(more),
+            }
             all.extend_from_slice(&part);
         }
         Ok(Whole {

@@ -12,12 +12,17 @@
 //! request under way gives way to a further one of its user; if all places are taken, to one of a
 //! user with fewer connections.
 //!
-//! Cost per connection: about 300 bytes, and a time that grows with the logarithm of their number.
+//! Cost per connection: about 300 bytes, and a time that grows with the logarithm of their number. A
+//! request on a known connection takes no lock that connections share: it only counts in the
+//! [`Seat`]. So the order of the connections may be old. A connection that shall give way is looked at
+//! first, and if it has had requests since then, it gets its right place in the order.
+
+mod groups;
 
 use std::collections::{BTreeSet, HashMap};
-use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -25,6 +30,7 @@ use axum::http::StatusCode;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio_util::sync::CancellationToken;
 
+use self::groups::{Groups, Turn};
 use super::connections::Peer;
 use super::problem::Problem;
 use super::users::User;
@@ -75,68 +81,6 @@ pub(crate) fn origin(peer: Peer) -> Origin {
     }
 }
 
-/// A connection in the order of the last requests.
-type Turn = (u64, u64);
-
-/// Connections by group, each group with its oldest first.
-struct Groups<K> {
-    members: HashMap<K, BTreeSet<Turn>>,
-    sizes: BTreeSet<(usize, K)>,
-    all: BTreeSet<Turn>,
-}
-
-impl<K> Default for Groups<K> {
-    fn default() -> Self {
-        Self {
-            members: HashMap::new(),
-            sizes: BTreeSet::new(),
-            all: BTreeSet::new(),
-        }
-    }
-}
-
-impl<K: Clone + Eq + Hash + Ord> Groups<K> {
-    fn add(&mut self, group: &K, turn: Turn) {
-        let before = self.size(group);
-        if self.members.entry(group.clone()).or_default().insert(turn) {
-            self.all.insert(turn);
-            self.resize(group, before);
-        }
-    }
-
-    fn remove(&mut self, group: &K, turn: Turn) {
-        let before = self.size(group);
-        if self
-            .members
-            .get_mut(group)
-            .is_some_and(|members| members.remove(&turn))
-        {
-            self.all.remove(&turn);
-            self.resize(group, before);
-        }
-    }
-
-    fn resize(&mut self, group: &K, before: usize) {
-        self.sizes.remove(&(before, group.clone()));
-        match self.size(group) {
-            0 => drop(self.members.remove(group)),
-            size => drop(self.sizes.insert((size, group.clone()))),
-        }
-    }
-
-    fn size(&self, group: &K) -> usize {
-        self.members.get(group).map_or(0, BTreeSet::len)
-    }
-
-    fn largest(&self) -> Option<&(usize, K)> {
-        self.sizes.last()
-    }
-
-    fn oldest_of(&self, group: &K) -> Option<u64> {
-        self.members.get(group)?.first().map(|(_, id)| *id)
-    }
-}
-
 /// The user of a connection, and whether this user may only view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
@@ -144,86 +88,155 @@ struct Known {
     is_viewer: bool,
 }
 
-struct Connection {
-    turn: Turn,
+/// In [`Seat::requests`]: the connection gives way, and no request may begin.
+const GONE: usize = 1 << (usize::BITS - 1);
+
+/// The state of a connection that its requests change.
+struct Seat {
+    id: u64,
     origin: Origin,
     /// `None`: a stranger.
-    user: Option<Known>,
-    /// The number of requests under way.
-    requests: usize,
+    user: Mutex<Option<Known>>,
+    /// The number of requests under way, and the bit [`GONE`].
+    requests: AtomicUsize,
+    /// The beginning of the connection, or the last begin or end of a request.
+    last: AtomicU64,
+    /// Whether the connection is in its set of [`Table::idle`]. It may be there although it has a
+    /// request under way. If it is not there, the end of its last request adds it.
+    is_listed: AtomicBool,
     evicted: CancellationToken,
+}
+
+impl Seat {
+    fn user(&self) -> MutexGuard<'_, Option<Known>> {
+        self.user.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Connection {
+    seat: Arc<Seat>,
+    /// Its turn in the order of strangers or of idle connections. It may be older than `last`.
+    turn: Turn,
 }
 
 struct Table {
     limits: Limits,
-    turns: u64,
     connections: HashMap<u64, Connection>,
     strangers: Groups<Origin>,
+    /// The connections of users; their order does not count.
     users: Groups<Arc<str>>,
-    /// The connections of users without a request under way.
-    idle: Groups<Arc<str>>,
+    /// The connections of each user that may have no request under way, the oldest first. Each user with
+    /// connections has an entry.
+    idle: HashMap<Arc<str>, BTreeSet<Turn>>,
     viewers: usize,
     /// The number of connections that have given way since the last call of [`Places::gone`].
     gone: u64,
 }
 
 impl Table {
-    fn turn(&mut self, id: u64) -> Turn {
-        self.turns += 1;
-        (self.turns, id)
-    }
-
     fn add(&mut self, connection: Connection) {
-        let turn = connection.turn;
-        match &connection.user {
-            None => self.strangers.add(&connection.origin, turn),
+        let (turn, id) = (connection.turn, connection.seat.id);
+        match &*connection.seat.user() {
+            None => self.strangers.add(&connection.seat.origin, turn),
             Some(user) => {
-                self.users.add(&user.name, turn);
+                self.users.add(&user.name, (0, id));
+                self.idle.entry(user.name.clone()).or_default().insert(turn);
                 self.viewers += usize::from(user.is_viewer);
-                if connection.requests == 0 {
-                    self.idle.add(&user.name, turn);
-                }
             }
         }
-        self.connections.insert(turn.1, connection);
+        self.connections.insert(id, connection);
     }
 
     fn take(&mut self, id: u64) -> Option<Connection> {
         let connection = self.connections.remove(&id)?;
-        match &connection.user {
-            None => self.strangers.remove(&connection.origin, connection.turn),
+        match &*connection.seat.user() {
+            None => self
+                .strangers
+                .remove(&connection.seat.origin, connection.turn),
             Some(user) => {
-                self.users.remove(&user.name, connection.turn);
-                self.idle.remove(&user.name, connection.turn);
+                if let Some(idle) = self.idle.get_mut(&user.name) {
+                    idle.remove(&connection.turn);
+                }
+                self.users.remove(&user.name, (0, id));
+                if self.users.size(&user.name) == 0 {
+                    self.idle.remove(&user.name);
+                }
                 self.viewers -= usize::from(user.is_viewer);
             }
         }
         Some(connection)
     }
 
-    /// Takes a connection out, changes it, and adds it again as the newest.
-    fn change(&mut self, id: u64, change: impl FnOnce(&mut Connection)) {
-        if let Some(mut connection) = self.take(id) {
-            change(&mut connection);
-            connection.turn = self.turn(id);
-            self.add(connection);
-        }
-    }
-
     fn evict(&mut self, id: u64) {
         if let Some(connection) = self.take(id) {
-            connection.evicted.cancel();
+            connection.seat.requests.fetch_or(GONE, Ordering::SeqCst);
+            connection.seat.evicted.cancel();
             self.gone += 1;
         }
     }
 
+    /// Adds a connection without a request under way to those of its user, if it is not there.
+    fn list(&mut self, seat: &Seat) {
+        let (Some(connection), Some(user)) = (self.connections.get_mut(&seat.id), &*seat.user())
+        else {
+            return;
+        };
+        if !seat.is_listed.swap(true, Ordering::SeqCst)
+            && let Some(idle) = self.idle.get_mut(&user.name)
+        {
+            connection.turn = (seat.last.load(Ordering::SeqCst), seat.id);
+            idle.insert(connection.turn);
+        }
+    }
+
     /// Returns the stranger that gives way.
-    fn stranger(&self) -> Option<u64> {
-        match self.strangers.largest() {
-            Some((size, origin)) if *size > self.limits.of_address => {
-                self.strangers.oldest_of(origin)
+    fn stranger(&mut self) -> Option<u64> {
+        loop {
+            let (turn, id) = match self.strangers.largest() {
+                Some((size, origin)) if *size > self.limits.of_address => {
+                    self.strangers.oldest_of(origin)?
+                }
+                _ => *self.strangers.all.first()?,
+            };
+            let connection = self.connections.get_mut(&id)?;
+            let last = connection.seat.last.load(Ordering::SeqCst);
+            if last == turn {
+                return Some(id);
             }
-            _ => self.strangers.all.first().map(|(_, id)| *id),
+            connection.turn = (last, id);
+            self.strangers
+                .renew(&connection.seat.origin, (turn, id), (last, id));
+        }
+    }
+
+    /// Returns the connection without a request under way, of this user, that gives way. None can begin
+    /// on it any more.
+    fn idle_of(&mut self, user: &Arc<str>) -> Option<u64> {
+        let idle = self.idle.get_mut(user)?;
+        loop {
+            let (turn, id) = *idle.first()?;
+            let connection = self.connections.get_mut(&id)?;
+            let seat = &connection.seat;
+            // In this order, and that of the end of a request: either this sees the end, or the end sees
+            // that the connection is not listed.
+            seat.is_listed.store(false, Ordering::SeqCst);
+            let last = seat.last.load(Ordering::SeqCst);
+            if seat.requests.load(Ordering::SeqCst) != 0 {
+                idle.remove(&(turn, id));
+                continue;
+            }
+            seat.is_listed.store(true, Ordering::SeqCst);
+            if last != turn {
+                idle.remove(&(turn, id));
+                idle.insert((last, id));
+                connection.turn = (last, id);
+            } else if seat
+                .requests
+                .compare_exchange(0, GONE, Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok()
+            {
+                return Some(id);
+            }
         }
     }
 
@@ -248,7 +261,7 @@ impl Table {
             }
             _ => return true,
         };
-        match self.idle.oldest_of(&from) {
+        match self.idle_of(&from) {
             Some(idle) => self.evict(idle),
             None => return false,
         }
@@ -258,22 +271,29 @@ impl Table {
 
 /// The places of all connections. Clones share them.
 #[derive(Clone)]
-pub(super) struct Places(Arc<Mutex<Table>>);
+pub(super) struct Places(Arc<Shared>);
+
+struct Shared {
+    turns: AtomicU64,
+    table: Mutex<Table>,
+}
 
 impl Places {
     /// Returns places for this number of connections. `has_users`: whether there can be several
     /// users.
     pub(super) fn new(all: usize, has_users: bool) -> Self {
-        Self(Arc::new(Mutex::new(Table {
-            limits: Limits::new(all, has_users),
-            turns: 0,
-            connections: HashMap::new(),
-            strangers: Groups::default(),
-            users: Groups::default(),
-            idle: Groups::default(),
-            viewers: 0,
-            gone: 0,
-        })))
+        Self(Arc::new(Shared {
+            turns: AtomicU64::new(0),
+            table: Mutex::new(Table {
+                limits: Limits::new(all, has_users),
+                connections: HashMap::new(),
+                strangers: Groups::default(),
+                users: Groups::default(),
+                idle: HashMap::new(),
+                viewers: 0,
+                gone: 0,
+            }),
+        }))
     }
 
     /// Returns the place of a new connection. If all places are taken, a stranger gives way.
@@ -284,24 +304,32 @@ impl Places {
         {
             table.evict(stranger);
         }
-        let evicted = CancellationToken::new();
-        let id = table.turns;
-        let turn = table.turn(id);
-        table.add(Connection {
-            turn,
+        let id = self.turn();
+        let seat = Arc::new(Seat {
+            id,
             origin: origin(peer),
-            user: None,
-            requests: 0,
-            evicted: evicted.clone(),
+            user: Mutex::new(None),
+            requests: AtomicUsize::new(0),
+            last: AtomicU64::new(id),
+            is_listed: AtomicBool::new(true),
+            evicted: CancellationToken::new(),
+        });
+        table.add(Connection {
+            seat: seat.clone(),
+            turn: (id, id),
         });
         drop(table);
         Permit {
+            evicted: seat.evicted.clone(),
             door: Door {
                 places: self.clone(),
-                id,
+                seat,
             },
-            evicted,
         }
+    }
+
+    fn turn(&self) -> u64 {
+        self.0.turns.fetch_add(1, Ordering::SeqCst)
     }
 
     /// Returns the number of connections that have given way since the last call.
@@ -310,7 +338,7 @@ impl Places {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -323,7 +351,7 @@ pub(super) struct Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.door.places.lock().take(self.door.id);
+        self.door.places.lock().take(self.door.seat.id);
     }
 }
 
@@ -331,33 +359,35 @@ impl Drop for Permit {
 #[derive(Clone)]
 pub(crate) struct Door {
     places: Places,
-    id: u64,
+    seat: Arc<Seat>,
 }
 
 impl Door {
     /// Marks a request as under way, until the returned value is dropped. `None` if the connection
     /// has given way already.
     pub(super) fn begin(&self) -> Option<UnderWay> {
-        let mut table = self.places.lock();
-        table.change(self.id, |connection| connection.requests += 1);
-        table
-            .connections
-            .contains_key(&self.id)
-            .then(|| UnderWay(self.clone()))
+        let begun =
+            self.seat
+                .requests
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |requests| {
+                    (requests & GONE == 0).then_some(requests + 1)
+                });
+        self.seat.last.store(self.places.turn(), Ordering::SeqCst);
+        begun.ok().map(|_| UnderWay(self.clone()))
     }
 
     /// Makes the connection one of this user, so that it does not give way to strangers.
     pub(crate) fn admit(&self, user: &User) -> Result<(), Problem> {
+        let is_his = |known: &Known| known.name == user.name && known.is_viewer == user.is_viewer();
+        if self.seat.user().as_ref().is_some_and(is_his) {
+            return Ok(());
+        }
         let user = Known {
             name: user.name.clone(),
             is_viewer: user.is_viewer(),
         };
         let mut table = self.places.lock();
-        if table
-            .connections
-            .get(&self.id)
-            .is_none_or(|connection| connection.user.as_ref() == Some(&user))
-        {
+        if !table.connections.contains_key(&self.seat.id) {
             return Ok(());
         }
         if !table.has_room(&user) {
@@ -369,7 +399,12 @@ impl Door {
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1),
             );
         }
-        table.change(self.id, |connection| connection.user = Some(user));
+        if let Some(mut connection) = table.take(self.seat.id) {
+            *self.seat.user() = Some(user);
+            self.seat.is_listed.store(true, Ordering::SeqCst);
+            connection.turn = (self.places.turn(), self.seat.id);
+            table.add(connection);
+        }
         Ok(())
     }
 }
@@ -379,9 +414,12 @@ pub(super) struct UnderWay(Door);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.places.lock().change(self.0.id, |connection| {
-            connection.requests = connection.requests.saturating_sub(1)
-        });
+        let Door { places, seat } = &self.0;
+        seat.last.store(places.turn(), Ordering::SeqCst);
+        let before = seat.requests.fetch_sub(1, Ordering::SeqCst);
+        if before == 1 && !seat.is_listed.load(Ordering::SeqCst) {
+            places.lock().list(seat);
+        }
     }
 }
 
@@ -456,7 +494,7 @@ mod tests {
         assert!(known.iter().all(|place| !place.evicted.is_cancelled()) && places.gone() == 5);
         drop((known, first, others, more));
         assert!(places.lock().connections.is_empty() && places.lock().strangers.sizes.is_empty());
-        assert!(places.lock().users.members.is_empty() && places.lock().idle.all.is_empty());
+        assert!(places.lock().users.members.is_empty() && places.lock().idle.is_empty());
     }
 
     #[test]
@@ -512,6 +550,60 @@ mod tests {
         let next = places.arrive(peer(1));
         assert!(next.door.admit(&user("eve")).is_ok() && idle.evicted.is_cancelled());
         drop(eve);
+    }
+
+    /// Tests that no connection is forgotten if it begins and ends requests while others look for one
+    /// that gives way.
+    #[test]
+    fn every_idle_connection_can_give_way() {
+        let places = Places::new(64, true);
+        let eve = user("eve");
+        let begun = std::sync::Barrier::new(5);
+        // Arrives, and begins and ends a request. All connections can be busy at this moment.
+        let arrive = || {
+            let place = places.arrive(peer(1));
+            let under_way = place.door.begin();
+            let _ = place.door.admit(&eve);
+            drop(under_way);
+            place
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut own: Vec<_> = (0..10).map(|_| arrive()).collect();
+                    begun.wait();
+                    for n in 0..20_000 {
+                        let at = n % own.len();
+                        match own[at].door.begin() {
+                            Some(under_way) => {
+                                std::thread::yield_now();
+                                drop(under_way);
+                            }
+                            None => own[at] = arrive(),
+                        }
+                    }
+                    // These stay, as connections of a client that sends no more requests.
+                    std::mem::forget(own);
+                });
+            }
+            begun.wait();
+            let mut kept = std::collections::VecDeque::new();
+            for _ in 0..2_000 {
+                kept.push_back(arrive());
+                if kept.len() > 10 {
+                    kept.pop_front();
+                }
+            }
+        });
+        let mut table = places.lock();
+        let left = table.users.size(&eve.name);
+        let mut gone = 0;
+        while let Some(id) = table.idle_of(&eve.name) {
+            table.evict(id);
+            gone += 1;
+        }
+        assert_eq!(gone, left, "connections");
+        assert!(table.users.members.is_empty() && table.idle.is_empty());
     }
 
     #[test]
