@@ -2,7 +2,7 @@
 //! function and as a script. Counts do not depend on the load of the machine, so small changes of
 //! the Lua text are visible. It is for developers who change this text, and a gate.
 //!
-//!     cargo bench --profile dev --all-features --bench instructions [-- low|distinct|zipf|one|limits]
+//!     cargo bench --profile dev --all-features --bench instructions [-- low|distinct|zipf|one|limits|groups]
 //!
 //! The program needs `valgrind`. Each figure is the difference of two runs of a server under
 //! callgrind: one with the calls, one without. Both runs emit the same events, make the same pops,
@@ -48,15 +48,17 @@ struct Case {
     events: usize,
     /// Whether each event is emitted and popped alone, as at low load.
     alone: bool,
-    /// Number of groups of objects. Each has a share with a limit of 5 objects in hand.
+    /// Number of groups of objects. Each has a share with a limit of 5 objects in hand, unless `turns`.
     groups: usize,
+    /// Whether the groups take turns.
+    turns: bool,
     /// Instructions per event of the script (`EVALSHA`) before it had a library.
     reference: f64,
     /// Limits of the ratio to the reference: as a function, as a script.
     limits: [f64; 2],
 }
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 6] = [
     Case {
         name: "low",
         what: "one slot, one event: claim and commit",
@@ -67,6 +69,7 @@ const CASES: [Case; 5] = [
         events: 400,
         alone: true,
         groups: 0,
+        turns: false,
         reference: 409_459.0,
         limits: [0.89, 1.80],
     },
@@ -80,6 +83,7 @@ const CASES: [Case; 5] = [
         events: 2560,
         alone: false,
         groups: 0,
+        turns: false,
         reference: 93_728.0,
         limits: [1.03, 1.19],
     },
@@ -93,6 +97,7 @@ const CASES: [Case; 5] = [
         events: 6000,
         alone: false,
         groups: 0,
+        turns: false,
         reference: 38_433.0,
         limits: [1.00, 1.10],
     },
@@ -106,6 +111,7 @@ const CASES: [Case; 5] = [
         events: 20_480,
         alone: false,
         groups: 0,
+        turns: false,
         reference: 9_561.0,
         limits: [1.00, 1.09],
     },
@@ -119,8 +125,23 @@ const CASES: [Case; 5] = [
         events: 6000,
         alone: false,
         groups: 1000,
+        turns: false,
         reference: 283_349.0,
         limits: [0.96, 1.04],
+    },
+    Case {
+        name: "groups",
+        what: "256 slots, 128 per call, 1,000 groups that take turns, each event its own object",
+        slots: 256,
+        per_call: 128,
+        objects: 6000,
+        zipf: false,
+        events: 6000,
+        alone: false,
+        groups: 1000,
+        turns: true,
+        reference: 167_549.0,
+        limits: [1.03, 1.15],
     },
 ];
 
@@ -327,7 +348,7 @@ impl<'a> World<'a> {
 
     /// Sets a share for each group, as the command `share set` does.
     async fn limit_groups(&mut self) {
-        if self.case.groups == 0 {
+        if self.case.groups == 0 || self.case.turns {
             return;
         }
         let mut pipe = redis::pipe();
@@ -368,7 +389,7 @@ impl<'a> World<'a> {
             claims: slots.len(),
             markers: 1024,
             forget_after: None,
-            group_depth: 0,
+            group_depth: usize::from(self.case.turns),
             suspects: Suspects::NONE,
         };
         let from = ClaimFirst::Markers;
