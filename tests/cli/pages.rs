@@ -74,6 +74,7 @@ impl Scene {
             .args(["-e", "-c", &text])
             .current_dir(folder)
             .env("PATH", format!("{}:{path}", self.path("bin").display()))
+            .env("HOME", self.dir.path())
             .env("SERIATIM_REDIS", self.redis.url())
             .env("SERIATIM_CONFIG", self.path("seriatim.toml"))
             .env_remove("SERIATIM_NAMESPACE")

@@ -66,6 +66,13 @@ fn each_block_has_a_language_and_a_reason_if_it_does_not_run() {
                 "{place}: {}",
                 block.note
             );
+            // Some reasons name the script that tries the lines.
+            for word in block.note.split_whitespace() {
+                assert!(
+                    !word.starts_with("scripts/") || root().join(word).is_file(),
+                    "{place}: there is no {word}"
+                );
+            }
             count += 1;
         }
         // An indented block has no language. In a list, a line may be indented.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// The pages for users and operators: all of their blocks are run, compiled, or say why not.
-pub const PAGES: [&str; 20] = [
+pub const PAGES: [&str; 21] = [
     "README.md",
     "docs/coming-from.md",
     "docs/dashboard.md",
@@ -16,6 +16,7 @@ pub const PAGES: [&str; 20] = [
     "docs/handlers-protocol.md",
     "docs/handlers.md",
     "docs/http.md",
+    "docs/install.md",
     "docs/log.md",
     "docs/operations.md",
     "docs/outcomes.md",
