@@ -23,6 +23,7 @@ mod exclusive;
 mod in_hand;
 mod parameters;
 mod receiver;
+mod receiver_sql;
 mod requests;
 mod scores;
 mod secured;
