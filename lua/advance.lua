@@ -178,8 +178,8 @@ local function release()
 end
 
 -- Free slots claim: first the names that pops have moved to their lists, then held objects that are
--- due and markers, in turn. If names are grouped, a call without free slots also groups
--- the next markers and held objects.
+-- due and markers, in turn. If names are grouped, both are in the lists of groups, and a call without
+-- free slots also groups the next ones.
 local function claim()
   local this = call
   popped.claim()

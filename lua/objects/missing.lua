@@ -124,8 +124,8 @@ local function free_all()
 end
 
 -- Puts an object whose owner key is absent back to the held or paused objects, if it is one of them.
--- Otherwise its later events would overtake its batch. Returns whether it is held.
-local function is_held(object)
+-- Otherwise its later events would overtake its batch. Returns whether it did so.
+local function put_back(object)
   local owner, is_due = P .. object .. K.event_worker, redis_call('ZSCORE', P .. K.objects_held, object)
   local is_paused = not is_due and call.rules_next and redis_call('ZSCORE', P .. K.objects_paused, object)
   if not is_due and not is_paused or redis_call('EXISTS', owner) == 1 then
@@ -137,6 +137,6 @@ local function is_held(object)
 end
 
 return {
-  object_of = object_of, tag_again = tag_again, owns = owns, put = put, free_all = free_all, is_held = is_held,
+  object_of = object_of, tag_again = tag_again, owns = owns, put = put, free_all = free_all, put_back = put_back,
   length_of = length_of,
 }

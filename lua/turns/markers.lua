@@ -92,7 +92,7 @@ local function keep_held()
     if (score or paused[f]) and not held[object] then
       if call.grouped and score and tonumber(score) < 0 then
         held[object] = 'held'
-      elseif not call.claimed[object] and rare.missing.is_held(object) then
+      elseif not call.claimed[object] and rare.missing.put_back(object) then
         drop(f)
       end
     end

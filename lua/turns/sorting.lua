@@ -61,7 +61,8 @@ local function begin_mark(ms)
   mark_ms, mark_text, since_mark = ms, ms and string.format('\0t%.0f', ms), {}
 end
 
--- Sorts due held objects by group. Returns scores and names for ZADD.
+-- Sorts due held objects by group. Returns scores and names for ZADD: a negative score says that the
+-- name is grouped.
 local function sort_held(groups)
   -- If no name is grouped, names of held objects were lost.
   local due = redis_call('ZRANGE', P .. K.objects_held, call.waiting > 0 and '0' or '-inf', rare.time.now_ms(), 'BYSCORE', 'LIMIT', '0', HELD_MAX, 'WITHSCORES')
@@ -181,7 +182,7 @@ local function push(group, names)
   end
 end
 
--- Groups markers and due held objects, the oldest first.
+-- Groups due held objects, and behind them markers, the oldest of each first.
 local function sort()
   local groups, scores = {}, {}
   begin_mark(time_of_first())

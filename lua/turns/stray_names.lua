@@ -16,7 +16,7 @@ local function look(slot, object)
     return false
   end
   local found = redis_call('MGET', P .. object .. K.event_worker, P .. object .. K.last_event_id)
-  if not found[1] and (call.has_held or call.held_changed or call.rules_next == '0') and rare.missing.is_held(object) then
+  if not found[1] and (call.has_held or call.held_changed or call.rules_next == '0') and rare.missing.put_back(object) then
     found[1] = 'held'
   end
   if found[1] == slot.owner and not slot.is_busy then

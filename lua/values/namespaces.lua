@@ -18,8 +18,8 @@ local new_slot = { __index = function(slots, number)
     number = number, owner = slots.name .. '.' .. number,
     objects_key = base .. K.worker_object, batch_key = base .. K.worker_event, tag_key = base .. K.worker_event_id,
     -- The result that the caller reports: its word; the object and the tag of the batch, the id of
-    -- its last event; with the log on the age of the batch; if the word is neither `free` nor
-    -- `done` its fields. After the result of a part, `last` is the object's last id.
+    -- its last event; with the log on, the age of the batch; the fields of all words but
+    -- `free` and `done`. After the result of a part, `last` is the object's last id.
     word = false, object = false, tag = false, last = false, age = false, result = false,
     -- `true` if handlers have finished for an event of the batch, then the progress that
     -- `progress.read` has read. Counts only if `call.handled` is set.

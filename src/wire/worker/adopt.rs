@@ -53,9 +53,8 @@ pub struct Adopted {
     /// The number of strays: object names in the lists of slots that did not own the objects. Each
     /// of these names is a marker again.
     pub strays: u64,
-    /// What an operator must know, as pairs of an escaped name and a text. These are objects that are
-    /// held because of crashes or of a lost key, batches whose objects are not known, and keys that
-    /// are written again.
+    /// What the log tells an operator: pairs of an escaped name and a text. Objects are held because of
+    /// crashes or of a lost key. Batches have no known object. Keys are written again.
     pub lost: Vec<(String, String)>,
     /// The worker names from which objects or strays were taken.
     pub names: Vec<String>,

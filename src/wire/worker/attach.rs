@@ -47,9 +47,9 @@ pub enum Attached {
         /// The number of objects that are now held. The process does not run their slot, their
         /// event has killed too many workers, or their batch is a suspect beyond the limit.
         held: u64,
-        /// What an operator must know, as pairs of an escaped name and a text. These are objects that
-        /// are held because of crashes or of a lost key, and lists that have their names again. They
-        /// are also batches whose objects are not known, or are owned by other slots.
+        /// What the log tells an operator: pairs of an escaped name and a text. Objects are held because
+        /// of crashes or of a lost key. Lists have their names again. Batches have no known object, or
+        /// one that another slot owns.
         lost: Vec<(String, String)>,
     },
     /// Another process has the name.
