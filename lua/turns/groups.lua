@@ -59,10 +59,11 @@ local function read_turns(class)
   if call.limited then
     rare.share_limits.learn_all(groups)
   end
+  local of_class = turns[class]
   for k = 1, #found, 2 do
     local group, pass = found[k], tonumber(found[k + 1])
     if not (call.limited and known[group]) then
-      turns[class][#turns[class] + 1] = { group = group, class = class, weight = rare.known_shares.weigh(group), pass = pass, start = pass, claimed = 0 }
+      of_class[#of_class + 1] = { group = group, class = class, weight = rare.known_shares.weigh(group), pass = pass, start = pass, claimed = 0 }
       known[group], in_set[class] = true, in_set[class] + 1
     end
   end
@@ -158,24 +159,26 @@ end
 local function read_from(turn, most)
   local before, asked, found = #chunk, 0, nil
   turn.read, readers[turn] = turn.read or 0, true
+  local key, read, n, last = rare.group.key(turn.group), turn.read, before, before + most
   repeat
-    asked = most - (#chunk - before)
-    found = redis_try('LRANGE', rare.group.key(turn.group), -turn.read - asked, -1 - turn.read)
+    asked = last - n
+    found = redis_try('LRANGE', key, -read - asked, -1 - read)
     if rare.quarantine.is_wrong_type(found) then
       break
     end
     for k = #found, 1, -1 do
       local name = found[k]
-      turn.read = turn.read + 1
+      read = read + 1
       if byte(name) == 0 and rare.marks.is_mark(name) then
-        marks[#marks + 1] = { ms = tonumber(sub(name, 3)), turn = turn, place = turn.read }
+        marks[#marks + 1] = { ms = tonumber(sub(name, 3)), turn = turn, place = read }
       else
-        local n = #chunk + 1
-        chunk[n], turn_of[n], place_of[n] = name, turn, turn.read
+        n = n + 1
+        chunk[n], turn_of[n], place_of[n] = name, turn, read
       end
     end
-  until #found < asked or #chunk - before == most
-  return #chunk - before
+  until #found < asked or n == last
+  turn.read = read
+  return n - before
 end
 
 -- Ends the turn of a group for this call, because the counter `by` allows no claim.
@@ -295,11 +298,12 @@ local function trim(used)
       turn.marks, turn.met_ms = (turn.marks or 0) + 1, mark.ms
     end
   end
+  local claimed = call.claimed
   for k = 1, used do
-    local name = chunk[k]
+    local name, turn = chunk[k], turn_of[k]
     -- The chunk may have the name of an object twice.
-    if call.claimed[name] and not counted[name] then
-      counted[name], turn_of[k].claimed, turn_of[k].has_led = true, turn_of[k].claimed + 1, true
+    if claimed[name] and not counted[name] then
+      counted[name], turn.claimed, turn.has_led = true, turn.claimed + 1, true
     end
   end
   for turn in pairs(readers) do

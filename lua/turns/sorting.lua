@@ -129,8 +129,7 @@ local function enter(groups)
   local passes = redis_call('ZMSCORE', key, unpack(groups))
   local count = redis_call('ZCARD', key)
   for g, group in ipairs(groups) do
-    local most = rare.known_shares.has_own(group) and rare.group.LISTS_MAX or rare.group.GROUPS_MAX
-    if passes[g] or count < most then
+    if passes[g] or count < rare.group.GROUPS_MAX or count < rare.group.LISTS_MAX and rare.known_shares.has_own(group) then
       list_of[group] = group
       if not passes[g] then
         local _, class = rare.known_shares.weigh(group)
