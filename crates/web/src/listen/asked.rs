@@ -24,7 +24,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         // The guard has put the user into the extensions of the request.
-        let user = parts.extensions.get::<User>().cloned();
+        let user = parts.extensions.remove::<User>();
         let user = user.ok_or_else(|| {
             Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "no user").with_login()
         })?;

@@ -224,7 +224,6 @@ impl Connections {
     ) {
         let connections_max = self.raise_file_limit();
         let (tasks, places) = (TaskTracker::new(), Places::new(connections_max, has_users));
-        let cut = CancellationToken::new();
         let _telling = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(tell(
             places.clone(),
             connections_max,
@@ -238,7 +237,6 @@ impl Connections {
                 certificate: self.certificate.clone(),
                 tasks: tasks.clone(),
                 stop: stop.clone(),
-                cut: cut.clone(),
             };
             accepting.spawn(accept.run(listener));
         }
@@ -247,7 +245,7 @@ impl Connections {
         if timeout(grace, tasks.wait()).await.is_err() {
             warn!(target: LOG, requests = tasks.len(), "stopped before these requests were answered");
         }
-        cut.cancel();
+        places.cut();
         // The end of the listeners also removes their sockets in the file system.
         accepting.shutdown().await;
     }
@@ -294,8 +292,6 @@ struct Accept {
     tasks: TaskTracker,
     /// When this token is cancelled, idle connections end.
     stop: CancellationToken,
-    /// When this token is cancelled, all connections end at once.
-    cut: CancellationToken,
 }
 
 impl Accept {
@@ -319,20 +315,25 @@ impl Accept {
     fn begin(&self, stream: Stream) {
         let place = self.places.arrive(stream.peer());
         let is_for_probes = self.is_for_probes;
-        let (routes, stop, cut) = (self.routes.clone(), self.stop.clone(), self.cut.clone());
+        let (routes, stop) = (self.routes.clone(), self.stop.clone());
         let certificate = self.certificate.clone();
         let evicted = place.evicted.clone();
         let task = async move {
             let serving = async {
                 match (stream, certificate) {
+                    // The state of TLS is large. So it is apart, and other connections have no room
+                    // for it.
                     (Stream::Tcp(stream, from), Some(certificate)) => {
-                        let secured =
-                            timeout(HANDSHAKE_TIME_MAX, certificate.acceptor().accept(stream))
-                                .await;
-                        if let Ok(Ok(stream)) = secured {
-                            serve(stream, Peer::Ip(from), routes, stop, (place, is_for_probes))
-                                .await;
-                        }
+                        Box::pin(async move {
+                            let secured =
+                                timeout(HANDSHAKE_TIME_MAX, certificate.acceptor().accept(stream))
+                                    .await;
+                            if let Ok(Ok(stream)) = secured {
+                                serve(stream, Peer::Ip(from), routes, stop, (place, is_for_probes))
+                                    .await;
+                            }
+                        })
+                        .await
                     }
                     (Stream::Tcp(stream, from), None) => {
                         serve(stream, Peer::Ip(from), routes, stop, (place, is_for_probes)).await
@@ -346,7 +347,6 @@ impl Accept {
                 biased;
                 () = evicted.cancelled() => {}
                 () = serving => {}
-                () = cut.cancelled() => {}
             }
         };
         if self.stop.is_cancelled() {
@@ -394,6 +394,8 @@ async fn serve<S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let is_stopping = stop.is_cancelled();
+    // Each poll takes the lock of the token, so connections do not share one.
+    let stop = stop.child_token();
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(WRITE_TIME_MAX));
     let mut http = http1::Builder::new();

@@ -64,16 +64,20 @@ impl Fair {
     pub(crate) fn take(&self, user: &User, amount: usize) -> Option<Taken> {
         let is_viewer = user.is_viewer();
         let mut amounts = self.lock();
-        let own = amounts.users.get(&user.name).copied().unwrap_or(0) + amount;
-        let viewers = amounts.viewers + if is_viewer { amount } else { 0 };
-        if amounts.all + amount > self.all || own > self.of_user || viewers > self.of_viewers {
+        let (all, viewers) = (
+            amounts.all + amount,
+            amounts.viewers + if is_viewer { amount } else { 0 },
+        );
+        let taken = amounts.users.get_mut(&user.name);
+        let own = taken.as_deref().copied().unwrap_or(0) + amount;
+        if all > self.all || own > self.of_user || viewers > self.of_viewers {
             return None;
         }
-        (amounts.all, amounts.viewers) = (amounts.all + amount, viewers);
-        match amounts.users.get_mut(&user.name) {
+        match taken {
             Some(taken) => *taken = own,
             None => drop(amounts.users.insert(user.name.clone(), own)),
         }
+        (amounts.all, amounts.viewers) = (all, viewers);
         drop(amounts);
         Some(Taken {
             fair: self.clone(),

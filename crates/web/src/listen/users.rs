@@ -50,9 +50,15 @@ impl Right {
 #[derive(Debug, Clone)]
 pub(crate) struct User {
     pub(crate) name: Arc<str>,
-    rights: Arc<[Right]>,
+    granted: Arc<Granted>,
+}
+
+/// The rights of a user, and the objects for which they count.
+#[derive(Debug)]
+struct Granted {
+    rights: Vec<Right>,
     /// The prefixes of the names of objects for which the user has the rights; empty: all objects.
-    prefixes: Arc<[String]>,
+    prefixes: Vec<String>,
 }
 
 impl User {
@@ -67,28 +73,34 @@ impl User {
 
     /// Returns a user with these rights for all objects.
     pub(crate) fn with_rights(name: &str, rights: Vec<Right>) -> Self {
+        Self::with_prefixes(name, rights, Vec::new())
+    }
+
+    fn with_prefixes(name: &str, rights: Vec<Right>, prefixes: Vec<String>) -> Self {
         Self {
             name: name.into(),
-            rights: rights.into(),
-            prefixes: Arc::default(),
+            granted: Arc::new(Granted { rights, prefixes }),
         }
     }
 
     /// Takes all rights away except the right `view`.
-    pub(crate) fn only_viewing(mut self) -> Self {
-        let views = self.rights.iter().filter(|right| **right == Right::View);
-        self.rights = views.copied().collect();
-        self
+    pub(crate) fn only_viewing(self) -> Self {
+        let Granted { rights, prefixes } = &*self.granted;
+        let views = rights.iter().filter(|right| **right == Right::View);
+        Self::with_prefixes(&self.name, views.copied().collect(), prefixes.clone())
     }
 
     /// Returns whether the user has no right but `view`.
     pub(crate) fn is_viewer(&self) -> bool {
-        self.rights.iter().all(|right| *right == Right::View)
+        self.granted
+            .rights
+            .iter()
+            .all(|right| *right == Right::View)
     }
 
     /// Returns whether the user sees only some objects.
     pub(crate) fn is_limited(&self) -> bool {
-        !self.prefixes.is_empty()
+        !self.granted.prefixes.is_empty()
     }
 
     /// Returns the prefix with which a list is read if the user filters its names by this one; `None`
@@ -102,6 +114,7 @@ impl User {
             return Some(prefix);
         }
         let mut longer = self
+            .granted
             .prefixes
             .iter()
             .map(String::as_bytes)
@@ -121,10 +134,10 @@ impl User {
     /// Checks that the user has this right for all objects.
     pub(crate) fn may_all(&self, right: Right) -> Result<(), Problem> {
         self.may_some(right)?;
-        if self.prefixes.is_empty() {
+        if self.granted.prefixes.is_empty() {
             return Ok(());
         }
-        let prefixes = self.prefixes.join(" or ");
+        let prefixes = self.granted.prefixes.join(" or ");
         Err(self.refused(&format!(
             "this concerns all objects, and {} may {} only objects that begin with {prefixes}",
             self.name,
@@ -134,7 +147,7 @@ impl User {
 
     /// Checks that the user has this right for at least some objects.
     pub(crate) fn may_some(&self, right: Right) -> Result<(), Problem> {
-        if self.rights.contains(&right) {
+        if self.granted.rights.contains(&right) {
             return Ok(());
         }
         Err(self.refused(&format!(
@@ -160,8 +173,9 @@ impl User {
 
     /// Returns whether the user's rights include this object.
     pub(crate) fn has(&self, object: &[u8]) -> bool {
-        self.prefixes.is_empty()
+        self.granted.prefixes.is_empty()
             || self
+                .granted
                 .prefixes
                 .iter()
                 .any(|prefix| object.starts_with(prefix.as_bytes()))
@@ -171,6 +185,7 @@ impl User {
     pub(crate) fn has_some(&self, beginning: &[u8]) -> bool {
         self.has(beginning)
             || self
+                .granted
                 .prefixes
                 .iter()
                 .any(|prefix| prefix.as_bytes().starts_with(beginning))
@@ -281,14 +296,7 @@ fn parse_line(line: &str) -> Result<([u8; 32], User), String> {
         .map(parse_right)
         .collect::<Result<_, _>>()?;
     let prefixes = words.map(prefix_of).collect::<Result<_, _>>()?;
-    Ok((
-        hash,
-        User {
-            name: name.into(),
-            rights,
-            prefixes,
-        },
-    ))
+    Ok((hash, User::with_prefixes(name, rights, prefixes)))
 }
 
 pub fn check_name(name: &str) -> Result<(), String> {

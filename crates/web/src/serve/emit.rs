@@ -8,12 +8,13 @@ use axum::http::header::HeaderName;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use seriatim::event::Json;
 use seriatim::{EmitError, Emitted};
 
 use super::request::{Whole, parse_borrowed, read};
+use super::view::json;
 use super::{App, errors};
 use crate::listen::asked::Asked;
 use crate::listen::problem::Problem;
@@ -34,6 +35,16 @@ struct Parts<'a> {
     data: Option<&'a RawValue>,
 }
 
+/// An answer to an emit.
+#[derive(Serialize)]
+struct Answer {
+    events: usize,
+    /// An emit with an idempotency key may be repeated, and must then get the same answer. So its
+    /// answer has no number of queued events, which changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queued: Option<u64>,
+}
+
 /// `POST /v1/objects/{object}/events`: the body is the event, or with `?parts=true` an event with
 /// subevents and data.
 pub(super) async fn emit(
@@ -51,16 +62,11 @@ pub(super) async fn emit(
     let emitted = send(&app, &object, &body, with_parts, key)
         .await?
         .map_err(|error| errors::emit(&error))?;
-    // An emit with an idempotency key may be repeated, and must then get the same answer. So its
-    // answer has no number of queued events, which changes.
-    let answer = match has_key {
-        true => serde_json::json!({ "events": emitted.events }).to_string(),
-        false => {
-            serde_json::json!({ "events": emitted.events, "queued": emitted.queued }).to_string()
-        }
+    let answer = Answer {
+        events: emitted.events,
+        queued: (!has_key).then_some(emitted.queued),
     };
-    let content = [(axum::http::header::CONTENT_TYPE, "application/json")];
-    let mut response = (StatusCode::ACCEPTED, content, answer).into_response();
+    let mut response = (StatusCode::ACCEPTED, json(&answer)?).into_response();
     if emitted.repeated {
         response
             .headers_mut()

@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_LENGTH;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
+use futures_util::future::poll_immediate;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
@@ -137,6 +138,11 @@ async fn read_into(
             _taken: taken,
         })
     };
+    let mut whole = std::pin::pin!(whole);
+    // A small body has usually come with the head. Then it needs no timer.
+    if let Some(read) = poll_immediate(whole.as_mut()).await {
+        return read;
+    }
     match timeout(BODY_TIME_MAX, whole).await {
         Ok(read) => read,
         Err(_) => Err(Problem::new(

@@ -93,6 +93,8 @@ const GONE: usize = 1 << (usize::BITS - 1);
 
 /// The state of a connection that its requests change.
 struct Seat {
+    /// The table of these places has the seat until its [`Permit`] is dropped.
+    places: Places,
     id: u64,
     origin: Origin,
     /// `None`: a stranger.
@@ -275,6 +277,8 @@ pub(super) struct Places(Arc<Shared>);
 
 struct Shared {
     turns: AtomicU64,
+    /// When this token is cancelled, all connections end at once.
+    cut: CancellationToken,
     table: Mutex<Table>,
 }
 
@@ -284,6 +288,7 @@ impl Places {
     pub(super) fn new(all: usize, has_users: bool) -> Self {
         Self(Arc::new(Shared {
             turns: AtomicU64::new(0),
+            cut: CancellationToken::new(),
             table: Mutex::new(Table {
                 limits: Limits::new(all, has_users),
                 connections: HashMap::new(),
@@ -306,13 +311,16 @@ impl Places {
         }
         let id = self.turn();
         let seat = Arc::new(Seat {
+            places: self.clone(),
             id,
             origin: origin(peer),
             user: Mutex::new(None),
             requests: AtomicUsize::new(0),
             last: AtomicU64::new(id),
             is_listed: AtomicBool::new(true),
-            evicted: CancellationToken::new(),
+            // Each connection has a token of its own, because each poll of it takes the lock of the
+            // token.
+            evicted: self.0.cut.child_token(),
         });
         table.add(Connection {
             seat: seat.clone(),
@@ -321,11 +329,13 @@ impl Places {
         drop(table);
         Permit {
             evicted: seat.evicted.clone(),
-            door: Door {
-                places: self.clone(),
-                seat,
-            },
+            door: Door(seat),
         }
+    }
+
+    /// Ends all connections at once.
+    pub(super) fn cut(&self) {
+        self.0.cut.cancel();
     }
 
     fn turn(&self) -> u64 {
@@ -345,49 +355,47 @@ impl Places {
 /// The place of one connection. It is given back when this value is dropped.
 pub(super) struct Permit {
     pub(super) door: Door,
-    /// The token is cancelled if the connection must give way.
+    /// The token is cancelled if the connection must end at once, e.g. to give way.
     pub(super) evicted: CancellationToken,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.door.places.lock().take(self.door.seat.id);
+        let Door(seat) = &self.door;
+        seat.places.lock().take(seat.id);
     }
 }
 
 /// A connection, for the code that finds out whose it is. Every request has it as an extension.
 #[derive(Clone)]
-pub(crate) struct Door {
-    places: Places,
-    seat: Arc<Seat>,
-}
+pub(crate) struct Door(Arc<Seat>);
 
 impl Door {
     /// Marks a request as under way, until the returned value is dropped. `None` if the connection
     /// has given way already.
     pub(super) fn begin(&self) -> Option<UnderWay> {
-        let begun =
-            self.seat
-                .requests
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |requests| {
-                    (requests & GONE == 0).then_some(requests + 1)
-                });
-        self.seat.last.store(self.places.turn(), Ordering::SeqCst);
+        let begun = self
+            .0
+            .requests
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |requests| {
+                (requests & GONE == 0).then_some(requests + 1)
+            });
+        self.0.last.store(self.0.places.turn(), Ordering::SeqCst);
         begun.ok().map(|_| UnderWay(self.clone()))
     }
 
     /// Makes the connection one of this user, so that it does not give way to strangers.
     pub(crate) fn admit(&self, user: &User) -> Result<(), Problem> {
         let is_his = |known: &Known| known.name == user.name && known.is_viewer == user.is_viewer();
-        if self.seat.user().as_ref().is_some_and(is_his) {
+        if self.0.user().as_ref().is_some_and(is_his) {
             return Ok(());
         }
         let user = Known {
             name: user.name.clone(),
             is_viewer: user.is_viewer(),
         };
-        let mut table = self.places.lock();
-        if !table.connections.contains_key(&self.seat.id) {
+        let mut table = self.0.places.lock();
+        if !table.connections.contains_key(&self.0.id) {
             return Ok(());
         }
         if !table.has_room(&user) {
@@ -399,10 +407,10 @@ impl Door {
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).retry_after(1),
             );
         }
-        if let Some(mut connection) = table.take(self.seat.id) {
-            *self.seat.user() = Some(user);
-            self.seat.is_listed.store(true, Ordering::SeqCst);
-            connection.turn = (self.places.turn(), self.seat.id);
+        if let Some(mut connection) = table.take(self.0.id) {
+            *self.0.user() = Some(user);
+            self.0.is_listed.store(true, Ordering::SeqCst);
+            connection.turn = (self.0.places.turn(), self.0.id);
             table.add(connection);
         }
         Ok(())
@@ -414,11 +422,11 @@ pub(super) struct UnderWay(Door);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let Door { places, seat } = &self.0;
-        seat.last.store(places.turn(), Ordering::SeqCst);
+        let Door(seat) = &self.0;
+        seat.last.store(seat.places.turn(), Ordering::SeqCst);
         let before = seat.requests.fetch_sub(1, Ordering::SeqCst);
         if before == 1 && !seat.is_listed.load(Ordering::SeqCst) {
-            places.lock().list(seat);
+            seat.places.lock().list(seat);
         }
     }
 }
