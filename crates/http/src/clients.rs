@@ -72,13 +72,28 @@ impl Clients {
         }
     }
 
-    /// Returns the client of a lane, and its number. Makes a new one if there is none, if it is too
-    /// old, or if the settings of TLS are other ones.
+    /// Returns the client of a lane.
     pub(super) fn of_lane(
         &self,
         lane: usize,
         tls: &Arc<ClientConfig>,
-    ) -> Result<(Client, u64), HttpError> {
+    ) -> Result<Client, HttpError> {
+        self.aged(lane, tls, |aged| aged.client.clone())
+    }
+
+    /// Returns the number of a lane's client; 0 if there can be none.
+    pub(super) fn number_of_lane(&self, lane: usize, tls: &Arc<ClientConfig>) -> u64 {
+        self.aged(lane, tls, |aged| aged.number).unwrap_or(0)
+    }
+
+    /// Looks at the client of a lane. Makes a new one if there is none, if it is too old, or if the
+    /// settings of TLS are other ones.
+    fn aged<R>(
+        &self,
+        lane: usize,
+        tls: &Arc<ClientConfig>,
+        look: impl FnOnce(&Aged) -> R,
+    ) -> Result<R, HttpError> {
         let mut place = self.lanes[lane % LANES]
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -87,20 +102,20 @@ impl Clients {
             .as_ref()
             .filter(|aged| now < aged.until && Arc::ptr_eq(&aged.tls, tls))
         {
-            return Ok((aged.client.clone(), aged.number));
+            return Ok(look(aged));
         }
         let client = self.make(tls)?;
         let age = self
             .age
             .mul_f64(1.0 - AGE_SPREAD * lane as f64 / LANES as f64);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        *place = Some(Aged {
-            client: client.clone(),
+        let aged = Aged {
+            client,
             number,
             tls: Arc::clone(tls),
             until: now + age,
-        });
-        Ok((client, number))
+        };
+        Ok(look(place.insert(aged)))
     }
 
     /// Returns the environment variable that may name a proxy for requests to this URL. `NO_PROXY`

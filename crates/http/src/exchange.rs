@@ -14,7 +14,7 @@ use seriatim::escape;
 use seriatim::event::Event;
 use seriatim::handlers::Effects;
 use seriatim::sink::Context;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::answer::{Meaning, retry_after};
 use super::body::{Message, message};
@@ -260,18 +260,14 @@ impl Exchange {
         // Waits inside this process also end.
         let waits_until = Instant::now() + self.options.timeout;
         while Instant::now() < waits_until {
-            let client = |lane| {
-                self.clients
-                    .of_lane(lane, &settings.tls)
-                    .map_or(0, |(_, number)| number)
-            };
+            let client = |lane| self.clients.number_of_lane(lane, &settings.tls);
             let place = self
                 .streams
                 .place(&to.origin, to.url.scheme() == "https", client);
             let place = timeout_at(waits_until, place)
                 .await
                 .map_err(|_| Unanswered::Unsent)?;
-            let (client, _) = self
+            let client = self
                 .clients
                 .of_lane(place.lane, &settings.tls)
                 .map_err(Unanswered::NoClient)?;
@@ -362,14 +358,15 @@ impl Exchange {
                     Err(error) if sent.take_back() || is_refused(&error) => Ended::Unsent(Unanswered::Failed(error)),
                     Err(error) => Ended::Failed(Unanswered::Failed(error)),
                 },
-                () = sleep_until(times.waits_until) => match sent.take_back() {
-                    true => return Ended::Unsent(Unanswered::Unsent),
-                    false => break,
-                },
-                () = sleep(QUEUED) => if place.is_full(times.fresh_until.is_some_and(|until| Instant::now() >= until)) {
-                    match sent.take_back() {
-                        true => return Ended::Moved,
-                        false => break,
+                () = sleep_until(times.waits_until.min(Instant::now() + QUEUED)) => {
+                    let now = Instant::now();
+                    let is_over = now >= times.waits_until;
+                    if is_over || place.is_full(times.fresh_until.is_some_and(|until| now >= until)) {
+                        match sent.take_back() {
+                            true if is_over => return Ended::Unsent(Unanswered::Unsent),
+                            true => return Ended::Moved,
+                            false => break,
+                        }
                     }
                 },
             }
@@ -393,8 +390,11 @@ impl Exchange {
 
 /// Returns the headers of a request, with its signatures.
 fn headers(message: &Message, settings: &Current) -> HeaderMap {
-    let mut headers = settings.headers.clone();
-    headers.extend(message.headers.clone());
+    let mut headers = message.headers.clone();
+    if !settings.headers.is_empty() {
+        headers = settings.headers.clone();
+        headers.extend(message.headers.clone());
+    }
     if !settings.secrets.is_empty() {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)

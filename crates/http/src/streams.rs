@@ -97,32 +97,27 @@ struct Waiter<'a>(&'a Streams, Arc<str>);
 
 impl Load {
     /// Returns whether nothing about the receiver needs to be remembered.
-    fn is_over(&self, now: Instant) -> bool {
+    fn is_over(&self) -> bool {
         let is_idle = self.waiting == 0 && self.lanes.iter().all(|lane| lane.taken == 0);
-        is_idle && self.limit.is_none_or(|(_, until)| now >= until)
+        is_idle && self.limit.is_none_or(|(_, until)| Instant::now() >= until)
     }
 
-    fn limit(&self, is_secure: bool, now: Instant) -> usize {
+    fn limit(&self, is_secure: bool) -> usize {
         match self.version {
             // Without TLS, HTTP/2 is not used. Over HTTP/1 each request has its own connection.
             _ if !is_secure => usize::MAX,
             Some(version) if version != Version::HTTP_2 => usize::MAX,
             _ => self
                 .limit
-                .filter(|(_, until)| now < *until)
+                .filter(|(_, until)| Instant::now() < *until)
                 .map_or(STREAMS, |(limit, _)| limit),
         }
     }
 
     /// Takes a place in the first lane that has one. Returns the lane, and whether the request opens
     /// its first connection.
-    fn take(
-        &mut self,
-        is_secure: bool,
-        now: Instant,
-        client: impl Fn(usize) -> u64,
-    ) -> Option<(usize, bool)> {
-        let limit = self.limit(is_secure, now);
+    fn take(&mut self, is_secure: bool, client: impl Fn(usize) -> u64) -> Option<(usize, bool)> {
+        let limit = self.limit(is_secure);
         for (number, lane) in self.lanes.iter_mut().enumerate() {
             let client = client(number);
             if lane.client != client {
@@ -132,10 +127,7 @@ impl Load {
             if lane.taken >= limit {
                 continue;
             }
-            let is_open = lane.has_answered
-                || lane
-                    .opened
-                    .is_some_and(|at| now.duration_since(at) >= OPENS);
+            let is_open = lane.has_answered || lane.opened.is_some_and(|at| at.elapsed() >= OPENS);
             let opens = !is_open && limit != usize::MAX;
             // A request that is not sent may wait for a stream, or for a connection over HTTP/1.
             let is_unclear =
@@ -162,12 +154,12 @@ impl Streams {
         let mut waiter = None;
         loop {
             let freed = {
-                let (mut all, now) = (self.all(), Instant::now());
+                let mut all = self.all();
                 if !all.contains_key(origin) {
-                    all.retain(|_, load| !load.is_over(now));
+                    all.retain(|_, load| !load.is_over());
                 }
                 let load = all.entry(origin.clone()).or_default();
-                if let Some((lane, is_opening)) = load.take(is_secure, now, &client) {
+                if let Some((lane, is_opening)) = load.take(is_secure, &client) {
                     drop(all);
                     drop(waiter);
                     return Permit {
@@ -200,7 +192,7 @@ impl Streams {
             return;
         };
         change(load);
-        if load.is_over(Instant::now()) {
+        if load.is_over() {
             all.remove(origin);
         }
     }
@@ -225,11 +217,7 @@ impl Permit<'_> {
     fn look<R>(&self, look: impl FnOnce(&Load, usize, usize) -> R) -> Option<R> {
         let all = self.streams.all();
         let load = all.get(&self.origin)?;
-        Some(look(
-            load,
-            self.lane,
-            load.limit(self.is_secure, Instant::now()),
-        ))
+        Some(look(load, self.lane, load.limit(self.is_secure)))
     }
 
     /// Records that the request is sent.

@@ -163,9 +163,14 @@ impl Drop for Permit<'_> {
         let Some(receiver) = all.by_origin.get_mut(&self.origin) else {
             return;
         };
-        receiver
-            .under_way
-            .retain(|(number, _)| *number != self.number);
+        // The delivery is usually one of the oldest.
+        let under_way = &mut receiver.under_way;
+        if let Some(at) = under_way
+            .iter()
+            .position(|(number, _)| *number == self.number)
+        {
+            under_way.remove(at);
+        }
         if let Some(circuit) = receiver
             .circuit
             .as_mut()
