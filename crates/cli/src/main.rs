@@ -17,7 +17,8 @@ use seriatim_console::{shown, variables};
 
 use crate::commands::Command;
 
-#[cfg(target_env = "musl")]
+/// With this allocator `serve` needs a sixth less processor time than with that of glibc. Huge pages are
+/// off (`no_thp`): with them idle connections needed two thirds more memory (in version 3 of mimalloc).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
