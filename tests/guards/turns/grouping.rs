@@ -341,23 +341,36 @@ async fn a_brace_behind_a_prefix_is_no_namespace() {
     assert_eq!(claim(&scene, 2, GROUPED).await, ["{x}:0", "{x}:1"]);
 }
 
-/// A group with a share of its own has a list, even if there are 1,024 groups already. The shared
-/// list begins with the pass of a new group of normal priority.
+/// A group with a share of its own has a list, even if there are 1,024 groups already, but not if there
+/// are 2,048. The shared list begins with the pass of a new group of normal priority.
 #[tokio::test]
 async fn a_group_with_a_share_has_a_list_of_its_own() {
-    let scene = Scene::new().await;
-    set(&scene, "s:*", Share::new().priority(Priority::Low)).await;
-    let key = scene.keys.event_groups();
-    let there = (0..1024).map(|n| format!(" 8 g{n}"));
-    scene
-        .add(&format!("ZADD event.groups{}", there.collect::<String>()))
-        .await;
-    scene.add("queue g0 6 g0:1; each s:1 t:1").await;
-    scene.free(0..0, NO_SLOT).await;
-    assert_eq!(scene.at("event.group:s:waiting").await, "[s:1]");
-    assert_eq!(scene.at("event.group:\0rest:waiting").await, "[t:1]");
-    let passes: Vec<f64> = scene.run(&["ZMSCORE", &key, "s", "\0rest"]).await;
-    assert_eq!(passes, [1_099_511_627_776.0, 7.0]);
+    const LOW: f64 = 1_099_511_627_776.0;
+    for (there, own, shared, pass) in [
+        (1024, "[s:1]", "[t:1]", Some(LOW)),
+        (2047, "[s:1]", "[t:1]", Some(LOW)),
+        (2048, "nil", "[s:1, t:1]", None),
+    ] {
+        let scene = Scene::new().await;
+        set(&scene, "s:*", Share::new().priority(Priority::Low)).await;
+        let key = scene.keys.event_groups();
+        let groups_there = (0..there).map(|n| format!(" 8 g{n}"));
+        scene
+            .add(&format!(
+                "ZADD event.groups{}",
+                groups_there.collect::<String>()
+            ))
+            .await;
+        scene.add("queue g0 6 g0:1; each s:1 t:1").await;
+        scene.free(0..0, NO_SLOT).await;
+        let lists = [
+            scene.at("event.group:s:waiting").await,
+            scene.at("event.group:\0rest:waiting").await,
+        ];
+        assert_eq!(lists, [own, shared], "{there} groups");
+        let passes: Vec<Option<f64>> = scene.run(&["ZMSCORE", &key, "s", "\0rest"]).await;
+        assert_eq!(passes, [pass, Some(7.0)], "{there} groups");
+    }
 }
 
 /// No name is grouped any more, so the names of held objects were lost. They are grouped again.
