@@ -53,7 +53,7 @@ pub struct Adopted {
     /// The number of strays: object names in the lists of slots that did not own the objects. Each
     /// of these names is a marker again.
     pub strays: u64,
-    /// What the log tells an operator: pairs of an escaped name and a text. Objects are held because of
+    /// The texts of the log: pairs of an escaped name and a reason. Objects are held because of
     /// crashes or of a lost key. Batches have no known object. Keys are written again.
     pub lost: Vec<(String, String)>,
     /// The worker names from which objects or strays were taken.

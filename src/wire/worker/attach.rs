@@ -47,7 +47,7 @@ pub enum Attached {
         /// The number of objects that are now held. The process does not run their slot, their
         /// event has killed too many workers, or their batch is a suspect beyond the limit.
         held: u64,
-        /// What the log tells an operator: pairs of an escaped name and a text. Objects are held because
+        /// The texts of the log: pairs of an escaped name and a reason. Objects are held because
         /// of crashes or of a lost key. Lists have their names again. Batches have no known object, or
         /// one that another slot owns.
         lost: Vec<(String, String)>,
