@@ -3,7 +3,8 @@
 //!     cargo bench --bench slowest [-- [--wide] [--default] [FILTER]]
 //!
 //! Each case builds a worst state in a private Redis, and calls the script as the program does. The
-//! time of the call is read from the server's SLOWLOG. The exit code is 1 if a time is above its
+//! time of the call is read from the server's SLOWLOG. Before the call, Redis gets memory at hand, because
+//! the time for new pages belongs to the machine. The exit code is 1 if a time is above its
 //! bound: 10 ms with the default settings of a worker, 25 ms with the largest settings. `--wide`
 //! makes the bounds five times as large, for machines that others use at the same time, as in CI.
 //! With `--default` the largest settings are not measured. A case without settings has one time.
