@@ -286,7 +286,7 @@ for line in sys.stdin:
     );
     let report = until("the report is there", PATIENCE, async || {
         let report = control.inspect("a").await.expect("read").report?;
-        (report.log.len() == 10).then_some(report)
+        (report.log.back()?.text == "step 11").then_some(report)
     })
     .await;
     assert_eq!(report.progress.as_deref(), Some(r#"{"done": 999}"#));
