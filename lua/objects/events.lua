@@ -1,7 +1,7 @@
 -- events: more events of an object, into the slot's batch and back.
 -- An entry of the reply is {number, object, tag, prev, event…}.
 local EVENTS_FROM, byte = 5, string.byte
--- The most events that a slot reads at once. All but the first may have to go back. If each has
+-- The most events that a slot takes at once. All but the first may have to go back. If each has
 -- 1 MiB, Redis needs about 6 ms for each.
 local AT_ONCE_MAX = 32
 
@@ -42,47 +42,54 @@ local function push_back(queue, batch, events, first)
   end
 end
 
--- Moves further events of the object from its queue into the slot's batch, until the batch is full.
--- Stops before an event that begins with a NUL, because it may be a reference (objects/keyed.lua).
--- Both keys are lists, because the first event was moved from one to the other. If Redis refuses a
--- command because its user has lost a right, the function raises. The entry then has exactly the
--- events of the batch.
-local function take(slot, entry)
-  if call.back_left <= 0 or call.back_bytes_left <= 0 then
-    return
-  end
-  local queue, batch_max, batch_bytes = P .. entry[2] .. K.events, call.bounds.batch_events, call.bounds.batch_bytes
-  local n, bytes = 1, #entry[EVENTS_FROM]
-  if call.limited then
-    batch_max = math.min(batch_max, n + rare.share_limits.events_left(entry[2]))
-  end
-  local longest = math.max(bytes, 1)
+-- Takes further events from the queue into the entry, until the batch is full. Stops before an event
+-- that begins with a NUL, because it may be a reference (objects/keyed.lua). Returns the number of events
+-- of the entry, the events that were taken last, and how many of these fit.
+local function read(entry, queue, batch_max)
+  local n, bytes, batch_bytes, events, fit = 1, #entry[EVENTS_FROM], call.bounds.batch_bytes, {}, 0
+  local longest, bytes_first = math.max(bytes, 1), bytes
   while n < batch_max and bytes < batch_bytes do
     -- The size of an event is known only after the event is taken. So the next events are assumed
     -- to be as long as the longest so far, and events that do not fit are put back.
     local guess = math.floor((batch_bytes - bytes) / longest)
-    local want = math.min(batch_max - n, math.max(guess, 1), 16 + 4 * n, AT_ONCE_MAX)
-    local events = redis_call('RPOP', queue, ids.text(want))
-    if not events then
+    local want = math.min(batch_max - n, math.max(guess, 1), AT_ONCE_MAX)
+    local taken = redis_call('RPOP', queue, ids.text(want))
+    if not taken then
       break
     end
-    local at, fit, bytes_before = n + EVENTS_FROM - 1, 0, bytes
-    fit, bytes, longest = copy_fitting(entry, at, events, bytes, longest)
-    budget.bytes_left = budget.bytes_left - (bytes - bytes_before)
+    events = taken
+    fit, bytes, longest = copy_fitting(entry, n + EVENTS_FROM - 1, events, bytes, longest)
     n = n + fit
-    local pushed = fit > 0 and redis_try('LPUSH', slot.batch_key, unpack(events, 1, fit))
-    if type(pushed) == 'table' then
-      for k = 1, fit do
-        entry[at + k] = nil
-      end
-      push_back(queue, slot.batch_key, events, 1)
-      error(pushed)
-    elseif fit < #events then
-      push_back(queue, slot.batch_key, events, fit + 1)
-    end
     if fit < want then
       break
     end
+  end
+  budget.bytes_left = budget.bytes_left - (bytes - bytes_first)
+  return n, events, fit
+end
+
+-- Moves further events of the object from its queue into the slot's batch. Both keys are lists, because
+-- the first event was moved from one to the other. One command writes all events into the batch, so the
+-- right to use it is looked at before events are taken. If the Redis user has lost a right, the function
+-- raises. The entry then has exactly the events of the batch.
+local function take(slot, entry)
+  if call.back_left <= 0 or call.back_bytes_left <= 0 then
+    return
+  end
+  call.may_push = call.may_push or redis.acl_check_cmd('LPUSH', slot.batch_key, 'v')
+  if not call.may_push then
+    error({ err = 'NOPERM the Redis user has lost the right to LPUSH' })
+  end
+  local queue, batch_max = P .. entry[2] .. K.events, call.bounds.batch_events
+  if call.limited then
+    batch_max = math.min(batch_max, 1 + rare.share_limits.events_left(entry[2]))
+  end
+  local n, events, fit = read(entry, queue, batch_max)
+  if n > 1 then
+    redis_call('LPUSH', slot.batch_key, unpack(entry, EVENTS_FROM + 1))
+  end
+  if fit < #events then
+    push_back(queue, slot.batch_key, events, fit + 1)
   end
   rare.spending.events(n - 1)
   if call.took and n > 1 then

@@ -1,7 +1,7 @@
 //! `advance`: events that slots take, and objects that they leave, in cases that real processes
 //! reach only after a fault.
 
-use seriatim::wire::{Advance, BatchResult, Bounds, ClaimFirst, Tag};
+use seriatim::wire::{Advance, BatchResult, Bounds, ClaimFirst, ScriptError, Tag};
 
 use crate::scene::{BOUNDS, Scene, bounds, done, result};
 use crate::support::Redis;
@@ -113,15 +113,15 @@ async fn lengths_after_put_backs(long: usize, later: &[usize]) -> Vec<usize> {
     taken
 }
 
-/// A slot takes up to 20 further events of its object at once, and puts those back that do not fit
+/// A slot takes up to 32 further events of its object at once, and puts those back that do not fit
 /// into its batch. After 2,048 events that were put back, or 4 MiB of them, each later slot of the
 /// call gets the first event of its object only.
 #[tokio::test]
 async fn a_call_puts_back_so_many_events_and_no_more() {
-    // 107 slots put back 19 events each. One slot fewer gets more events if the next slot puts back
+    // 66 slots put back 31 events each. One slot fewer gets more events if the next slot puts back
     // the last event that it may.
-    for (later, full) in [(15, 109), (16, 108)] {
-        let later = [vec![30; 107], vec![later], vec![30; 22]].concat();
+    for (later, full) in [(2, 68), (3, 67)] {
+        let later = [vec![40; 66], vec![later], vec![40; 63]].concat();
         let expected = [vec![2; full], vec![1; 130 - full]].concat();
         assert_eq!(lengths_after_put_backs(100, &later).await, expected);
     }
@@ -445,7 +445,9 @@ async fn a_slot_takes_only_what_fits_if_the_events_have_one_length() {
 async fn a_batch_ends_before_a_reference() {
     for before in 1..=3 {
         let scene = Scene::new().await;
-        let events = [&["1", "2", "3"][..before], &["\0queued 5 key", "4"]].concat();
+        let first = &["1", "2", "3"][..before];
+        // More than a slot takes at once.
+        let events = [first, &["\0queued 5 key"], &["4"; 40]].concat();
         scene.emit_all("work:1", &events).await;
         let answer = scene.free(0..1, BOUNDS).await;
         assert_eq!(answer.lengths(), [before]);
@@ -490,24 +492,32 @@ async fn an_object_whose_queue_has_a_wrong_type_leaves_its_slot() {
     scene.changed(changes).await;
 }
 
-/// The Redis user has lost the right to LPUSH. The call fails. The further events that it has taken
-/// are in the queue again, and the batch has the first event only.
+/// The Redis user has lost the right to LPUSH since the last call, alone or together with RPUSH. The call
+/// fails with that reason. The further events are still in the queue, and the batch has the first event
+/// only.
 #[tokio::test]
-async fn further_events_go_back_if_the_batch_cannot_get_them() {
-    let scene = Scene::on(Redis::own(&[])).await;
-    scene
-        .add("own w.0 work:1 1 1; LPUSH work:1:events 2 3 4")
-        .await;
-    scene.login("~* +@all -lpush").await;
-    let fill = |call: &mut Advance| call.report(0, &done("work:1", 1));
-    scene.fails(BOUNDS, fill).await;
-    let changes = "
-        event.worker:w.0: event = [2]; event.id = 2
-        next.event.id = 2
-        work:1: events = [3, 4]; last.event.id = 1
-    ";
-    scene.changed(changes).await;
-    scene.check().await;
+async fn no_further_event_is_taken_if_the_batch_cannot_get_it() {
+    for rules in ["~* +@all -lpush", "~* +@all -lpush -rpush"] {
+        let scene = Scene::on(Redis::own(&[])).await;
+        scene
+            .add("own w.0 work:1 1 1; LPUSH work:1:events 2 3 4; emit work:2 5 6")
+            .await;
+        assert_eq!(scene.free(1..2, BOUNDS).await.lengths(), [2]);
+        scene.changes().await;
+        scene.login(rules).await;
+        let fill = |call: &mut Advance| call.report(0, &done("work:1", 1));
+        match scene.fails(BOUNDS, fill).await {
+            ScriptError::Redis(error) => assert_eq!(error.code(), Some("NOPERM")),
+            other => panic!("{other}"),
+        }
+        let changes = "
+            event.worker:w.0: event = [2]; event.id = 4
+            next.event.id = 4
+            work:1: events = [3, 4]; last.event.id = 1
+        ";
+        scene.changed(changes).await;
+        scene.check().await;
+    }
 }
 
 /// The Redis user has lost the right to LPUSH, with which a free slot gets the name of its object. The
@@ -578,7 +588,7 @@ async fn a_slot_takes_no_more_long_events_than_fit() {
     scene.count_calls().await;
     let within = bounds(|b| (b.batch, b.batch_bytes) = (100, 5400));
     assert_eq!(scene.free(0..1, within).await.lengths(), [55]);
-    // After the first event: 20, 32, 1 and 1.
-    assert_eq!(scene.calls_of("rpop").await, 4);
+    // After the first event: 32, 21 and 1.
+    assert_eq!(scene.calls_of("rpop").await, 3);
     assert_eq!(scene.calls_of("rpush").await, 0);
 }
