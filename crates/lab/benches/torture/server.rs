@@ -10,6 +10,7 @@ use anyhow::{Context as _, ensure};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, InfoDict};
 use seriatim::keys::Keys;
+use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
@@ -203,13 +204,15 @@ impl Server {
                     .write(true)
                     .open(&log.path)?
                     .set_len(log.length)?;
-                self.noted
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .retain(|(_, noted)| noted.length <= log.length);
                 was_cut = true;
             }
             history.redis_lost(before, MAY_LOSE);
+        }
+        if let Some(log) = end_at_whole_step(&self.dir).await? {
+            self.noted
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .retain(|(_, noted)| noted.length <= log.length);
         }
         tokio::time::sleep(down).await;
         *running = Running {
@@ -398,6 +401,41 @@ fn log_of(dir: &Path) -> Option<Log> {
     let (_, path) = numbered.max()?;
     let length = path.metadata().ok()?.len();
     Some(Log { path, length })
+}
+
+/// Cuts the beginning of a transaction off the end of the append-only file. Returns the file. Redis cuts
+/// off only the last command if that is incomplete, and leaves the commands before it in the file. After
+/// one more restart it runs these as a part of the next transaction (valkey-io/valkey, pull request 4342).
+/// A script would then have half of its effects.
+async fn end_at_whole_step(dir: &Path) -> anyhow::Result<Option<Log>> {
+    let files = dir.join("appendonlydir/appendonly.aof.manifest");
+    if !files.exists() {
+        return Ok(None);
+    }
+    let server = program()?;
+    let check = server
+        .strip_suffix("-server")
+        .map(|family| format!("{family}-check-aof"))
+        .with_context(|| format!("no program checks the files of {server}"))?;
+    let mut child = Command::new(&check)
+        .arg("--fix")
+        .arg(&files)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("{check} does not start"))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // The program asks only if there is something to cut off, so it may have ended.
+        let _ = stdin.write_all(b"y\n").await;
+    }
+    let status = child.wait().await?;
+    ensure!(
+        status.success(),
+        "{check} --fix {}: {status}",
+        files.display()
+    );
+    Ok(log_of(dir))
 }
 
 fn spawn(dir: &Path, port: u16, always: bool, clock: &Clock) -> anyhow::Result<Child> {
