@@ -19,7 +19,7 @@ const COMMANDS_MAX: f64 = 60.0;
 const SECONDS: Duration = Duration::from_secs(30);
 
 /// Returns the number of all commands so far, and of pops.
-async fn commands(console: &Console) -> (u64, u64) {
+pub(crate) async fn commands(console: &Console) -> (u64, u64) {
     let stats: String = console.run(&["INFO", "commandstats"]).await;
     let calls = |line: &str| -> Option<(String, u64)> {
         let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
