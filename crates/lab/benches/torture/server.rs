@@ -280,7 +280,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Prevents kills and steps of the clock while the guard exists.
+    /// Prevents kills of Redis and of connections, and steps of the clock, while the guard exists.
     pub(crate) async fn no_kill(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.clock_or_kill.lock().await
     }
@@ -304,7 +304,10 @@ impl Server {
             .arg("SKIPME")
             .arg("yes")
             .ignore();
-        let filled = fill.exec_async(&mut conn).await.is_ok();
+        let filled = {
+            let _alone = self.clock_or_kill.lock().await;
+            fill.exec_async(&mut conn).await.is_ok()
+        };
         tokio::time::sleep(time).await;
         // This connection is one of the clients that Redis still has. If it has failed, Redis was
         // killed, and has its setting of the start again.
