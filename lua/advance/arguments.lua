@@ -41,7 +41,7 @@ local function open(argv)
 end
 
 -- The keys of the texts that every call needs, and their number.
-local text_keys, texts_n, TAGS_AFTER = { nil }, 0, call.TAGS_AFTER
+local text_keys, texts_n, TAGS_AFTER = { nil, nil, nil, nil, nil, nil }, 0, call.TAGS_AFTER
 
 -- Reads the slots from the arguments: each with its result.
 local function read_slots(argv)

@@ -1,9 +1,10 @@
 -- call: what a call of advance knows, and what it has done.
 --
 -- The record lives as long as the library. `arguments.open` sets every field anew, so nothing is
--- left of an earlier call, even if that call has failed in the middle. Of `slots`, `owner_keys`, `texts`,
+-- left of an earlier call, even if that call has failed in the middle. Of `slots`, `owner_keys`,
 -- `entry_slots` and `queues` only the number of items is set anew. No field is ever nil: in Lua, a
--- field that comes and goes makes the table be built again. A list `{ nil }` has space for one item.
+-- field that comes and goes makes the table be built again. A list has space for as many items as it
+-- has `nil`: as many as a small call needs, because a script makes all lists anew.
 -- Beside `arguments`, only the files that the comment of a field names write the field; a test
 -- compares them.
 return {
@@ -24,7 +25,7 @@ return {
   -- Texts in Redis; false: absent, or of a wrong type. The lease of the name; the counter;
   -- event.groups.waiting; event.shares.summary. After these `TAGS_AFTER` texts the tag of each slot,
   -- and the owner of its object if it has a result.
-  texts = { nil }, TAGS_AFTER = 4,
+  texts = false, TAGS_AFTER = 4,
   -- Numbers of slots: false, or a list of those with the word `look`; false, or a table of those
   -- with the word `handled`. Whether a slot has a result other than `done`, or handler progress.
   -- Writers: results.
@@ -54,7 +55,7 @@ return {
   -- call has to look at again. Writers: any file that does so.
   progress = false, held_changed = false,
   -- The batches of the reply; false once they are in the reply. Writers: batches, again, advance.
-  entries = { nil },
+  entries = false,
   -- The slots of these batches (false: the batch has its ids already), and their number. Writers:
   -- batches, again.
   entry_slots = { nil }, entries_n = 0,

@@ -4,7 +4,9 @@
 -- of all slots. DEL and MSET cannot fail, because they accept keys of any type. Code that reads
 -- such a key flushes first. The owner keys of objects that this call has claimed are an exception:
 -- `call.claimed` and the names that `markers` has seen tell what the call does with them.
-local sets, sets_n, deletes, deletes_n, expires, expires_n = {}, 0, {}, 0, {}, 0
+local sets, sets_n = { nil, nil, nil, nil, nil, nil }, 0
+local deletes, deletes_n = { nil, nil, nil }, 0
+local expires, expires_n = {}, 0
 
 -- Forgets what an earlier call has left that has failed.
 local function begin()

@@ -94,8 +94,7 @@ macro_rules! manifest {
     (@script $name:ident LIBRARY $file:literal) => {
         #[cfg(feature = "worker")]
         pub(crate) static $name: LazyLock<Library> = LazyLock::new(|| {
-            let eval_body = || with_keys_inline(&body(source($file)));
-            Library::new($file, "allow-oom", &body(source($file)), eval_body)
+            Library::new($file, "allow-oom", body(source($file)))
         });
     };
     (@script $name:ident $flags:ident $file:literal) => {
@@ -358,6 +357,9 @@ fn generated(source: &Source, files: &[(&File, &Known)]) -> String {
     };
     let mut made = String::new();
     for (table, keys) in keys::tables_for_lua() {
+        if table == "K" && source.file == FUNCTION {
+            continue;
+        }
         let keys = keys.into_iter();
         let keys = keys.filter(|(name, _)| is_used(&format!("{table}.{name}")));
         let keys: Vec<_> = keys
@@ -388,14 +390,20 @@ const FUNCTION: &str = "advance";
 /// tables of a script anew in each call, which takes time.
 fn declarations(source: &Source) -> String {
     let files = files_of((source.text)());
+    let is_function = source.file == FUNCTION;
     let mut made = generated(source, &files);
     let (mut usual, mut rare) = (String::new(), String::new());
     for (file, Known { text, .. }) in files {
         let name = file.name();
+        let text = if is_function {
+            &*with_constants_inline(text)
+        } else {
+            text
+        };
         if file.is_rare() {
             let word = if rare.is_empty() { "if" } else { "elseif" };
             rare += &format!("{word} name == '{name}' then\nfile = (function()\n{text}end)()\n");
-            if file.made == Made::Passing && source.file == FUNCTION {
+            if file.made == Made::Passing && is_function {
                 rare += "passing[name] = true\n";
             }
         } else {
@@ -405,7 +413,7 @@ fn declarations(source: &Source) -> String {
     if rare.is_empty() {
         return made + &usual;
     }
-    made += if source.file == FUNCTION {
+    made += if is_function {
         "local rare, passing = nil, {}\n"
     } else {
         "local rare\n"
@@ -427,7 +435,7 @@ fn assemble(flags: &str, source: &Source) -> String {
 /// from call to call in a library. So no file of such a script uses `P` when it is made, and `keys`
 /// and `argv` take the place of `KEYS` and `ARGV`.
 fn body(source: &Source) -> String {
-    let (declared, text) = (declarations(source), (source.text)());
+    let (declared, text) = (declarations(source), with_constants_inline((source.text)()));
     without_comments(&format!(
         "local P, redis_call, redis_try = '', redis.call, redis.pcall\n{declared}\
          local run = (function()\n{text}end)()\n\
@@ -444,26 +452,65 @@ fn without_comments(text: &str) -> String {
         .collect()
 }
 
-/// Returns the body with the texts of keys in place of the table `K`. A script would make this table
-/// anew in each call, which takes 3 % of the instructions of a small call.
-fn with_keys_inline(body: &str) -> String {
+/// Returns a file's text with the values of its constants in place of their names: of the keys in `K`,
+/// and of the names in capitals that a line declares as numbers or keys. To a function a constant is
+/// a variable of an outer one. A script makes all such variables anew in each call.
+fn with_constants_inline(text: &str) -> String {
     let [(_, keys), _] = keys::tables_for_lua();
-    let keys: HashMap<_, _> = keys.into_iter().collect();
-    let mut text = String::with_capacity(body.len());
-    for line in body.lines().filter(|line| !line.starts_with("local K = ")) {
-        let mut pieces = line.split("K.");
-        text += pieces.next().unwrap_or_default();
-        for piece in pieces {
-            let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            let name = piece.split(|c| !is_part(c)).next().unwrap_or_default();
-            match keys.get(name) {
-                Some(spelling) => text.extend(["'", spelling, "'", &piece[name.len()..]]),
-                None => text.extend(["K.", piece]),
+    let keys = keys.into_iter();
+    let mut values: HashMap<_, _> = keys
+        .map(|(name, key)| (format!("K.{name}"), format!("'{key}'")))
+        .collect();
+    let mut inline = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        match constants_of(line, &values) {
+            Some(constants) => values.extend(constants),
+            None => add_inline(&mut inline, line, &values),
+        }
+    }
+    inline
+}
+
+/// Returns the constants of a line that declares only constants, with their values.
+fn constants_of(line: &str, values: &HashMap<String, String>) -> Option<Vec<(String, String)>> {
+    let (names, given) = line.trim_end().strip_prefix("local ")?.split_once(" = ")?;
+    let is_name = |name: &str| name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    let is_number = |value: &str| value.chars().all(|c| c.is_ascii_digit());
+    let (names, given): (Vec<_>, Vec<_>) =
+        (names.split(", ").collect(), given.split(", ").collect());
+    if names.len() != given.len() || !names.iter().all(|name| is_name(name)) {
+        return None;
+    }
+    let value = |(name, given): (&str, &str)| {
+        let value = if is_number(given) {
+            given
+        } else {
+            values.get(given)?
+        };
+        Some((name.to_owned(), value.to_owned()))
+    };
+    names.into_iter().zip(given).map(value).collect()
+}
+
+/// Adds a line with values in place of names. Words in strings and names of fields stay.
+fn add_inline(inline: &mut String, line: &str, values: &HashMap<String, String>) {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    for (n, piece) in line.split('\'').enumerate() {
+        if n > 0 {
+            inline.push('\'');
+        }
+        let mut rest = piece;
+        while let Some(word) = rest.split_inclusive(|c| !is_part(c)).next() {
+            rest = &rest[word.len()..];
+            let name = word.trim_end_matches(|c| !is_part(c));
+            match values.get(name) {
+                Some(value) if n % 2 == 0 && !rest.starts_with("= ") => {
+                    inline.extend([value, &word[name.len()..]]);
+                }
+                _ => inline.push_str(word),
             }
         }
-        text.push('\n');
     }
-    text
 }
 
 #[cfg(test)]

@@ -417,6 +417,34 @@ fn only_comments_are_left_out_of_a_text() {
     }
 }
 
+/// Tests that words in strings, names of fields and parts of other names stay.
+#[test]
+fn values_stand_in_place_of_constants() {
+    let text = "local SOME, OTHER = 1, call.other\n\
+                local MAX, KEY = 20, K.events\n\
+                local list = { MAX = MAX, call.MAX, MAX_2, 'MAX', '' .. KEY }\n\
+                if list[MAX] == K.event_worker and SOME == KEY then\n\
+                \x20 MAX = MAX + 1\n\
+                end\n";
+    let inline = "local SOME, OTHER = 1, call.other\n\
+                  local list = { MAX = 20, call.MAX, MAX_2, 'MAX', '' .. ':events' }\n\
+                  if list[20] == ':event.worker' and SOME == ':events' then\n\
+                  \x20 MAX = 20 + 1\n\
+                  end\n";
+    assert_eq!(with_constants_inline(text), inline);
+}
+
+/// Tests that a body still declares every name that it uses, but those of Lua and Redis.
+#[test]
+fn a_body_declares_what_it_uses() {
+    let free = Free::of(&body(source(FUNCTION))).names;
+    let given = GIVEN.iter().chain(&["rawset"]);
+    let given: BTreeSet<_> = given.map(|name| (*name).to_owned()).collect();
+    let given = given.into_iter().filter(|name| name != "K");
+    let unknown: Vec<_> = free.difference(&given.collect()).cloned().collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
+
 /// Tests that each name `K.NAME` or `PRODUCER.NAME` in a Lua file is the name of a key.
 #[test]
 fn every_key_that_is_used_is_there() {

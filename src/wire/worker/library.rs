@@ -56,27 +56,21 @@ pub(crate) struct Library {
 
 impl Library {
     /// Returns the library of a body. The body is Lua text that, run as the body of a function,
-    /// returns `function(keys, argv)`. `eval_body` returns a body with the same effect for the
-    /// script. `flags` are the flags of the script, separated by commas.
-    pub(crate) fn new(
-        script: &str,
-        flags: &'static str,
-        body: &str,
-        eval_body: fn() -> String,
-    ) -> Self {
+    /// returns `function(keys, argv)`. `flags` are the flags of the script, separated by commas.
+    pub(crate) fn new(script: &str, flags: &'static str, body: String) -> Self {
+        let unnamed = Self::text(script, "", flags, &body);
+        let hash = redis::Script::new(&unnamed).get_hash()[..HASH_DIGITS].to_owned();
+        let text = Self::text(script, &hash, flags, &body);
         let eval = move || {
-            let body = eval_body();
             Script::of_text(format!(
                 "#!lua flags={flags}\nreturn (function()\n{body}\nend)()(KEYS, ARGV)\n"
             ))
         };
-        let unnamed = Self::text(script, "", flags, body);
-        let hash = redis::Script::new(&unnamed).get_hash()[..HASH_DIGITS].to_owned();
         Self {
             script: LazyLock::new(Box::new(eval)),
             name: format!("{PREFIX}{hash}"),
             function: format!("{script}_{hash}"),
-            text: Self::text(script, &hash, flags, body),
+            text,
         }
     }
 
