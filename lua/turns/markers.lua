@@ -165,9 +165,16 @@ local function read_chunk()
     end
   end
   local none_untold = keep_free(objects, places, keys)
-  keep_held()
+  -- Of the names that were grouped, held objects may be claimed without events. Other held objects
+  -- matter only if events wait for them.
+  if call.grouped then
+    keep_held()
+  end
   if chunk_size > budget.claims_left and not call.limited and not any_events() then
     free = {}
+  end
+  if not call.grouped then
+    keep_held()
   end
   source = ask_last_ids() and none_untold and 'sound markers' or 'markers'
   return true

@@ -3,8 +3,9 @@
 use seriatim::keys::Keys;
 use seriatim::wire::ClaimFirst;
 
-use super::{claim, emit};
+use super::{GROUPED, claim, emit, words};
 use crate::scene::{BOUNDS, Scene, bounds};
+use crate::support::Redis;
 
 /// A rule has just ended, no marker waits and no held object is due. The turn stays with the held
 /// objects.
@@ -110,6 +111,42 @@ async fn a_marker_behind_others_without_events_is_claimed() {
         let left = scene.list(&scene.keys.objects_with_events()).await;
         assert_eq!(left.first(), Some(&format!("no:{}", before + 1)));
     }
+}
+
+/// While an object is held, a call asks for the scores of the names of a chunk only if one of them has
+/// events. It finds a held object without its owner key in such a chunk.
+#[tokio::test]
+async fn held_objects_cost_nothing_among_markers_without_events() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene
+        .add(
+            "hold a:1 9999999999999 '7 0 1 0 retry: soon' 1; delivered a:1 6; DEL a:1:event.worker",
+        )
+        .await;
+    // The chunks have 1, 2, 4, 8, 16 and 32 markers.
+    let none = (0..40).map(|n| format!("no:{n}"));
+    scene
+        .add(&format!("LPUSH objects.with.events {}", words(none)))
+        .await;
+    scene.add("each a:1 b:1").await;
+    scene.count_calls().await;
+    assert_eq!(claim(&scene, 1, BOUNDS).await, ["b:1"]);
+    // For the first chunk, and for the last one.
+    assert_eq!(scene.calls_of("zmscore").await, 2);
+    assert_eq!(scene.at("a:1:event.worker").await, "held");
+}
+
+/// While groups take turns and an object is held, a call asks once for the scores of a chunk of names.
+#[tokio::test]
+async fn held_objects_are_looked_for_once_among_names_of_groups() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene
+        .add("hold a:1 9999999999999 '7 0 1 0 retry: soon' 1")
+        .await;
+    scene.add("LPUSH b:1:events 1; names b 0 b:1").await;
+    scene.count_calls().await;
+    assert_eq!(claim(&scene, 1, GROUPED).await, ["b:1"]);
+    assert_eq!(scene.calls_of("zmscore").await, 1);
 }
 
 /// Two markers of an object lead to one claim.
