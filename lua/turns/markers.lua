@@ -80,7 +80,7 @@ end
 -- Finds the held and paused objects in `free` whose owner keys were evicted or have a wrong type. Their
 -- held batches must still come before their later events. If their names were grouped, held objects
 -- can be claimed now. Costs a command while objects are held, and one more while objects of a lifted
--- rule are woken.
+-- rule are woken. Hot objects are held between their turns, so this is the usual case under load.
 local function keep_held()
   if not free[1] or not call.has_held and not call.held_changed and call.rules_next ~= '0' then
     return

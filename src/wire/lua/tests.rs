@@ -434,6 +434,58 @@ fn values_stand_in_place_of_constants() {
     assert_eq!(with_constants_inline(text), inline);
 }
 
+/// Collects the names that a Lua text declares or assigns to.
+#[derive(Default)]
+struct Given(Vec<String>);
+
+impl Given {
+    fn add(&mut self, name: &impl ToString) {
+        self.0.push(name.to_string().trim().to_owned());
+    }
+}
+
+impl Visitor for Given {
+    fn visit_local_assignment(&mut self, local: &ast::LocalAssignment) {
+        local.names().iter().for_each(|name| self.add(name));
+    }
+
+    fn visit_assignment(&mut self, assignment: &ast::Assignment) {
+        let variables = assignment.variables().iter();
+        variables.for_each(|variable| self.add(variable));
+    }
+
+    fn visit_function_body(&mut self, body: &ast::FunctionBody) {
+        let parameters = body.parameters().iter();
+        parameters.for_each(|parameter| self.add(parameter));
+    }
+
+    fn visit_generic_for(&mut self, each: &ast::GenericFor) {
+        each.names().iter().for_each(|name| self.add(name));
+    }
+}
+
+/// Tests that a file gives each constant a value once, because its value stands in all places.
+#[test]
+fn a_constant_has_one_value() {
+    let [(_, keys), _] = keys::tables_for_lua();
+    let keys = keys.into_iter();
+    let values = keys
+        .map(|(name, key)| (format!("K.{name}"), key.to_owned()))
+        .collect();
+    for (path, _, text) in files() {
+        let mut given = Given::default();
+        given.visit_ast(&full_moon::parse(&text).expect("Lua"));
+        let lines = text.lines();
+        let constants = lines
+            .filter_map(|line| constants_of(line, &values))
+            .flatten();
+        for (name, _) in constants {
+            let times = given.0.iter().filter(|other| **other == name).count();
+            assert_eq!(times, 1, "{path}.lua: {name}");
+        }
+    }
+}
+
 /// Tests that a body still declares every name that it uses, but those of Lua and Redis.
 #[test]
 fn a_body_declares_what_it_uses() {

@@ -123,7 +123,7 @@ async fn held_objects_cost_nothing_among_markers_without_events() {
             "hold a:1 9999999999999 '7 0 1 0 retry: soon' 1; delivered a:1 6; DEL a:1:event.worker",
         )
         .await;
-    // The chunks have 1, 2, 4, 8, 16 and 32 markers.
+    // The chunks have 1, 2, 4, 8 and 16 markers, and the last one has the rest.
     let none = (0..40).map(|n| format!("no:{n}"));
     scene
         .add(&format!("LPUSH objects.with.events {}", words(none)))
