@@ -9,6 +9,9 @@ local CHUNK_MAX, byte, claim_object = 512, string.byte, claims.claim
 local OWNER, LAST_ID = K.event_worker, K.last_event_id
 local chunk_size, chunk_read = 0, 0
 local free, free_at, before, owner_keys, last_ids, source, held = {}, 0, {}, {}, {}, 'markers', {}
+-- Whether no object had a last id when the last ids were read last, perhaps in an earlier call. Only
+-- the order of the questions depends on it.
+local are_new = false
 -- Names that the call has met.
 local seen = {}
 -- Marks of the chunk, and the numbers of markers before them.
@@ -113,19 +116,24 @@ local function any_events()
 end
 
 -- Reads the last ids of these objects. Returns whether every last id that MGET returned as nil is
--- really absent.
+-- really absent. After a chunk of new objects, asks first whether these are new, too.
 local function ask_last_ids()
   local keys, u = {}, 0
   for n = 1, #free do
     keys[n] = P .. free[n] .. LAST_ID
   end
-  last_ids = keys[1] and redis_call('MGET', unpack(keys)) or {}
+  if not keys[1] or are_new and redis_call('EXISTS', unpack(keys)) == 0 then
+    last_ids = {}
+    return true
+  end
+  last_ids = redis_call('MGET', unpack(keys))
   for n = 1, #last_ids do
     if not last_ids[n] then
       u = u + 1
       keys[u] = keys[n]
     end
   end
+  are_new = u == #last_ids
   return u == 0 or redis_call('EXISTS', unpack(keys, 1, u)) == 0
 end
 

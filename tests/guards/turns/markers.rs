@@ -149,6 +149,29 @@ async fn held_objects_are_looked_for_once_among_names_of_groups() {
     assert_eq!(scene.calls_of("zmscore").await, 1);
 }
 
+/// After a chunk of new objects, a call asks whether the next objects are new, too, and reads their last
+/// ids only if they are not.
+#[tokio::test]
+async fn last_ids_of_new_objects_are_not_read() {
+    for (id, reads) in [(0, 1), (7, 2)] {
+        let scene = Scene::on(Redis::own(&[])).await;
+        if id > 0 {
+            let last = format!("SET next.event.id {id}; SET b:1:last.event.id {id}");
+            scene.add(&last).await;
+        }
+        // The first chunk is the name without events, and the second one has the other names.
+        scene
+            .add("LPUSH objects.with.events no:1; each b:1 c:1")
+            .await;
+        scene.count_calls().await;
+        let answer = scene.free(0..1, BOUNDS).await;
+        let batch = format!("0 b:1 {} after {id}: 1", id + 1);
+        assert_eq!(answer.batches(), [batch]);
+        // The call also reads its lease and other texts by such a command.
+        assert_eq!(scene.calls_of("mget").await, 1 + reads);
+    }
+}
+
 /// Two markers of an object lead to one claim.
 #[tokio::test]
 async fn two_markers_of_an_object_lead_to_one_claim() {
