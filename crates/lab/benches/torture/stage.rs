@@ -333,6 +333,9 @@ impl Scene {
             }
             Fault::ClientsPaused { time, all } => {
                 let mode = if all { "ALL" } else { "WRITE" };
+                // A pause ends at a time of Redis' clock. A pause that begins while this clock is an
+                // hour ahead would last for an hour.
+                let _right = self.server.no_kill().await;
                 self.command(&["CLIENT", "PAUSE", &time.as_millis().to_string(), mode])
                     .await
             }
