@@ -61,8 +61,6 @@ return {
   entry_slots = { nil }, entries_n = 0,
   -- The events that the call may still put back, and their bytes. Writers: events.
   back_left = 0, back_bytes_left = 0,
-  -- Whether the user may push events into batches; false: not looked at. Writers: events.
-  may_push = false,
   -- The queues from which slots have taken first events, and their number. Writers: claims.
   queues = { nil }, queues_n = 0,
   -- With shares, the objects that the call has claimed; else false. Writers: advance,

@@ -1,8 +1,8 @@
 -- events: more events of an object, into the slot's batch and back.
 -- An entry of the reply is {number, object, tag, prev, event…}.
 local EVENTS_FROM, byte = 5, string.byte
--- The most events that a slot takes at once. All but the first may have to go back. If each has
--- 1 MiB, Redis needs about 6 ms for each.
+-- The most events that a slot takes at once. All of them may have to go back. If each has 1 MiB,
+-- Redis needs about 6 ms for each.
 local AT_ONCE_MAX = 32
 
 -- Copies the events that fit into the entry. Returns how many fit, the bytes of the batch then, and
@@ -70,15 +70,14 @@ end
 
 -- Moves further events of the object from its queue into the slot's batch. Both keys are lists, because
 -- the first event was moved from one to the other. One command writes all events into the batch, so the
--- right to use it is looked at before events are taken. If the Redis user has lost a right, the function
--- raises. The entry then has exactly the events of the batch.
+-- right to use it for this batch is looked at before events are taken. If the Redis user has lost a right,
+-- the function raises. The entry then has exactly the events of the batch.
 local function take(slot, entry)
   if call.back_left <= 0 or call.back_bytes_left <= 0 then
     return
   end
-  call.may_push = call.may_push or redis.acl_check_cmd('LPUSH', slot.batch_key, 'v')
-  if not call.may_push then
-    error({ err = 'NOPERM the Redis user has lost the right to LPUSH' })
+  if not redis.acl_check_cmd('LPUSH', slot.batch_key, 'v') then
+    error({ err = 'NOPERM the Redis user has lost the right to LPUSH to ' .. slot.batch_key })
   end
   local queue, batch_max = P .. entry[2] .. K.events, call.bounds.batch_events
   if call.limited then

@@ -83,7 +83,7 @@ end
 -- Finds the held and paused objects in `free` whose owner keys were evicted or have a wrong type. Their
 -- held batches must still come before their later events. If their names were grouped, held objects
 -- can be claimed now. Costs a command while objects are held, and one more while objects of a lifted
--- rule are woken. Hot objects are held between their turns, so this is the usual case under load.
+-- rule are woken. Under load objects are usually held, because hot objects are held between their turns.
 local function keep_held()
   if not free[1] or not call.has_held and not call.held_changed and call.rules_next ~= '0' then
     return
@@ -102,8 +102,8 @@ local function keep_held()
   end
 end
 
--- Returns whether any of these objects has events. The call asks only if the markers before led to
--- no claim. In other cases the question would cost as much as it saves.
+-- Returns whether any of these objects has events. The call asks only if the chunk is larger than the
+-- claims that are left. In other cases the question would cost as much as it saves.
 local function any_events()
   local queues = {}
   if next(held) then

@@ -520,6 +520,35 @@ async fn no_further_event_is_taken_if_the_batch_cannot_get_it() {
     }
 }
 
+/// The Redis user may LPUSH to the batch of one slot only. The batch of another slot gets its first event
+/// only, and the further events stay in the queue.
+#[tokio::test]
+async fn the_right_to_push_is_looked_at_for_each_batch() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene
+        .add("LPUSH a:1:events 1 2; LPUSH event.worker:w.0:object a:1")
+        .await;
+    scene
+        .add("LPUSH b:1:events 3 4 5; LPUSH event.worker:w.1:object b:1")
+        .await;
+    scene.changes().await;
+    scene.login("~* +@all -lpush (~*w.0:event +lpush)").await;
+    let free = |call: &mut Advance| (0..2).for_each(|slot| call.free(slot));
+    match scene.fails(BOUNDS, free).await {
+        ScriptError::Redis(error) => assert_eq!(error.code(), Some("NOPERM")),
+        other => panic!("{other}"),
+    }
+    let changes = "
+        event.worker:w.0: event = [1, 2]; event.id = 1
+        event.worker:w.1: event = [3]; event.id = 3
+        next.event.id = 3
+        a:1: event.worker = w.0; events = nil
+        b:1: event.worker = w.1; events = [4, 5]
+    ";
+    scene.changed(changes).await;
+    scene.check().await;
+}
+
 /// The Redis user has lost the right to LPUSH, with which a free slot gets the name of its object. The
 /// call fails, and the event is in its queue again.
 #[tokio::test]
