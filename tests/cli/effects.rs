@@ -274,7 +274,7 @@ async fn an_emit_is_there_once_whenever_the_worker_is_killed() {
     console.emit_all("a", events).await;
     // The emitted events stay in the queue, because another worker owns their object.
     console.add("SET out:event.worker other.0").await;
-    let worker = || scene.worker(&["--lease", "300ms", "--crashes-max", "100"]);
+    let worker = || scene.worker(&["--crashes-max", "100"]);
     let running = Mutex::new(worker());
     let last = u64::from(kills);
     until(

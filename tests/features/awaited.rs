@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use crate::support::console::PATIENCE;
 use crate::support::proxy::{Lose, Proxy};
 use crate::support::running::{Running, retrying, start};
-use crate::support::{Redis, assert_matches, until};
+use crate::support::{Redis, assert_matches, patient, until};
 
 const ADA: By<'static> = By {
     who: "ada@host",
@@ -334,7 +334,9 @@ async fn many_waits_share_one_connection_that_ends_with_them() {
 async fn a_connection_of_the_caller_is_not_blocked() {
     let redis = Redis::own(&[]);
     let client = seriatim::redis::Client::open(redis.url()).expect("a URL");
-    let connection = client.get_multiplexed_async_connection().await;
+    let config = patient();
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    let connection = connection.await;
     let emitter = Emitter::new(connection.expect("a connection")).with_keys(redis.keys().clone());
     let awaited = emitter.event("work:1", &event("double")).awaited();
     let awaited = awaited.send().await.expect("queued");

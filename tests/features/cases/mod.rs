@@ -14,7 +14,7 @@ use seriatim::keys::Keys;
 
 use self::json::Json;
 use self::operations::{Skipped, run};
-use crate::support::Server;
+use crate::support::{Server, patient};
 
 /// The score of a schedule whose event is queued is this number minus the time of queueing, in µs.
 const QUEUED: f64 = -1e15;
@@ -30,7 +30,7 @@ async fn the_emitter_passes_every_case() {
     let server = Server::start(&[]);
     let client = redis::Client::open(server.url()).expect("a URL");
     let mut conn = client
-        .get_multiplexed_async_connection()
+        .get_multiplexed_async_connection_with_config(&patient())
         .await
         .expect("connected");
     let (mut passed, mut skipped) = (0, Vec::new());

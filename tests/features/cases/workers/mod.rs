@@ -20,7 +20,7 @@ use super::json::Json;
 use super::operations::{Skipped, command, run};
 use super::{Found, dump, is_key, redis_ms};
 use crate::support::console::{Console, PATIENCE};
-use crate::support::{Server, control, until};
+use crate::support::{Server, control, patient, until};
 
 /// The handler's id. The texts of its errors begin with it.
 const HANDLER: &str = "answer";
@@ -113,7 +113,9 @@ async fn pass(server: &Server, case: &Json, name: &str) -> Result<(), Skipped> {
         "then",
     ]);
     let client = redis::Client::open(server.url()).expect("a URL");
-    let conn = client.get_multiplexed_async_connection().await;
+    let config = patient();
+    let conn = client.get_multiplexed_async_connection_with_config(&config);
+    let conn = conn.await;
     let mut conn = conn.expect("connected");
     let _: () = redis::cmd("FLUSHALL")
         .query_async(&mut conn)
