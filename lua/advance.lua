@@ -57,7 +57,7 @@
 --           first event of a batch counts as four. It pauses at most 256 objects, wakes 64, and
 --           asks for 2,048 fields of rules; the last object may ask for 18 more. The caller bounds
 --           the results, their rows in the log and the handler progress (src/wire/worker/load.rs).
---           Commands: about 18 per call; 2 per claim; 2 or more per batch of more than one event; 1
+--           Commands: about 20 per call; 2 per claim; 2 or more per batch of more than one event; 1
 --           per object that is looked up in the rules; 2 per due suspect without room. With the log
 --           on: 1 per finalized event, 2 per batch, 3 per call. Per failed event 2 or 3, and 2 more
 --           when it ends. For events with a key, awaited ones, handlers, lost keys, limits and groups:
@@ -104,13 +104,12 @@ local function read_counter(text)
 end
 
 -- Reads what all slots share. If one of these keys has a wrong type, the call fails here, before
--- the first write. Constants are texts, because Redis formats each number with 17 digits. Returns
--- the reply if the counter is no number, or at its end.
-local function read()
+-- the first write. Constants are texts, because Redis formats each number with 17 digits.
+local function read_shared()
   local this = call
-  local keys, texts = this.keys, this.texts
-  local waiting, shares = texts[3], texts[4]
-  local soonest = redis_call('ZRANGE', keys.held, '0', '0', 'WITHSCORES')
+  local keys = this.keys
+  local soonest, texts = redis_call('ZRANGE', keys.held, '0', '0', 'WITHSCORES'), redis_call('MGET', keys.groups_waiting, keys.shares)
+  local waiting, shares = texts[1], texts[2]
   this.rules_next = redis_call('HGET', keys.rules, 'next')
   this.markers_left = redis_call('LLEN', keys.markers)
   if this.rules_next then
@@ -122,7 +121,6 @@ local function read()
       this.rules_next = '0'
     end
   end
-  this.has_groups = this.bounds.group_depth ~= 0
   if shares then
     local mode = string.byte(shares) or COUNTED
     this.shares, this.took, this.limited, this.has_groups = shares, {}, mode == LIMITED, this.has_groups or mode > COUNTED
@@ -134,7 +132,18 @@ local function read()
   end
   this.soonest, this.has_held = soonest, soonest[1] ~= nil
   this.is_due = soonest[2] and soonest[2] ~= 'inf' and tonumber(soonest[2]) <= rare.time.now_ms() or false
-  return read_counter(texts[2])
+end
+
+-- Reads what the call needs beside the slots. At low load, nothing is held, no rule or share is set, and
+-- a pop has taken the only marker. One EXISTS shows this in place of four commands. Returns the reply if
+-- the counter is no number, or at its end.
+local function read()
+  local keys = call.keys
+  call.has_groups = call.bounds.group_depth ~= 0
+  if redis_call('EXISTS', keys.held, keys.rules, keys.markers, keys.groups_waiting, keys.shares) > 0 then
+    read_shared()
+  end
+  return read_counter(call.texts[2])
 end
 
 -- Slots go on with their objects. If objects have few events each, as is usual, none of these
@@ -265,7 +274,7 @@ local function due_in_ms()
     soonest = redis_call('ZRANGE', call.keys.held, '0', '0', 'WITHSCORES')
   end
   soonest = call.limited and rare.share_limits.soonest(soonest) or soonest
-  return soonest[2] and soonest[2] ~= 'inf' and wait_ms(soonest[2]) or -1
+  return soonest and soonest[2] and soonest[2] ~= 'inf' and wait_ms(soonest[2]) or -1
 end
 
 -- Returns the reply of a call that has not failed. A library must not keep the events until the next

@@ -41,7 +41,7 @@ local function open(argv)
 end
 
 -- The keys of the texts that every call needs, and their number.
-local text_keys, texts_n, TAGS_AFTER = { nil, nil, nil, nil, nil, nil }, 0, call.TAGS_AFTER
+local text_keys, texts_n, TAGS_AFTER = { nil, nil, nil, nil }, 0, call.TAGS_AFTER
 
 -- Reads the slots from the arguments: each with its result.
 local function read_slots(argv)
@@ -82,8 +82,7 @@ end
 
 -- Reads the texts from Redis. One command reads them all, because each command takes time.
 local function read_texts(lease_key)
-  local keys = call.keys
-  text_keys[1], text_keys[2], text_keys[3], text_keys[4] = lease_key, keys.counter, keys.groups_waiting, keys.shares
+  text_keys[1], text_keys[2] = lease_key, call.keys.counter
   call.texts = redis_call('MGET', unpack(text_keys, 1, texts_n))
 end
 

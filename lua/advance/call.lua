@@ -22,10 +22,9 @@ return {
   -- The slots with results, and their number. The keys of the owners of their objects, by the place of
   -- the slot: to join these texts again would cost 0.3 percent of the instructions of an event.
   slots = { nil }, slots_n = 0, owner_keys = { nil },
-  -- Texts in Redis; false: absent, or of a wrong type. The lease of the name; the counter;
-  -- event.groups.waiting; event.shares.summary. After these `TAGS_AFTER` texts the tag of each slot,
-  -- and the owner of its object if it has a result.
-  texts = false, TAGS_AFTER = 4,
+  -- Texts in Redis; false: absent, or of a wrong type. The lease of the name; the counter. After these
+  -- `TAGS_AFTER` texts the tag of each slot, and the owner of its object if it has a result.
+  texts = false, TAGS_AFTER = 2,
   -- Numbers of slots: false, or a list of those with the word `look`; false, or a table of those
   -- with the word `handled`. Whether a slot has a result other than `done`, or handler progress.
   -- Writers: results.
@@ -33,7 +32,7 @@ return {
 
   -- What Redis has, as `advance` has read it. `shares`: event.shares.summary or false; `limited`:
   -- whether a share has a limit; `has_groups`: whether objects have groups; `soonest`: the held
-  -- object with the lowest score, and its score; `is_due`: whether a held object may be due;
+  -- object with the lowest score, and its score, or false; `is_due`: whether a held object may be due;
   -- `has_held`: whether an object is held. Writers: advance.
   shares = false, limited = false, has_groups = false, soonest = false, is_due = false, has_held = false,
   -- The time of the next wake of a rule's objects, as text; false: no rule. Writers: advance,

@@ -4,14 +4,14 @@ local EVENTS, OWNER = K.events, K.event_worker
 
 -- Returns whether the object's keys are as usual: the last id is absent or not above the counter,
 -- and a key without a value is absent. MGET returns nil also for a key of a wrong type.
-local function is_usual(owner_key, object, owner, last, source)
+local function is_usual(owner_key, object, owner, last, is_sound)
   if last then
     local id = ids.parse(last)
     if not id or id > call.counter then
       return false
     end
   end
-  if source == 'sound markers' or owner and last then
+  if is_sound or owner and last then
     return true
   end
   local last_key = P .. object .. K.last_event_id
@@ -20,17 +20,17 @@ end
 
 -- Makes the slot the owner of `object` and takes its first event. Returns 'claimed', 'empty',
 -- 'paused', 'postponed', or 'wrong'. `owner`, `last`: values of the object's keys. `source`: `list`
--- if the slot's list already has the name; `held`; `markers`; or `sound markers` if a missing
--- `owner` or `last` means an absent key, not a key of a wrong type. `owner_key`: nil, or the key of
--- the owner.
-local function claim(slot, object, owner, last, source, owner_key)
+-- if the slot's list already has the name; `held`; or `markers`. `owner_key`: nil, or the key of the
+-- owner. `is_sound`: whether a missing `owner` or `last` means an absent key, not a key of a wrong
+-- type.
+local function claim(slot, object, owner, last, source, owner_key, is_sound)
   local this = call
   if this.rules_next and owner ~= 'held' and rare.pauses.pause(slot, object, last, source) then
     return 'paused'
   end
   owner_key = owner_key or P .. object .. OWNER
   local why
-  if (last or source ~= 'sound markers') and not is_usual(owner_key, object, owner, last, source) then
+  if (last or not is_sound) and not is_usual(owner_key, object, owner, last, is_sound) then
     why = rare.quarantine.refused(slot, object, owner, last, last and ids.parse(last))
     if why then
       return why

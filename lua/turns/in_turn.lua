@@ -3,11 +3,11 @@
 -- Claims the object of the next marker that leads to one. Returns 'claimed', 'dropped', or nil if
 -- there is no marker to look at.
 local function claim_marker(slot)
-  local object, last, source, owner_key = rare.markers.next()
+  local object, last, owner_key, is_sound = rare.markers.next()
   if not object then
     return last
   end
-  local got = claims.claim(slot, object, false, last, source, owner_key)
+  local got = claims.claim(slot, object, false, last, 'markers', owner_key, is_sound)
   -- The marker counts as used only now. Until something else covers the object, its marker must
   -- stay.
   call.markers_used = call.markers_used + 1

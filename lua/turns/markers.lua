@@ -3,12 +3,12 @@
 -- The markers are read in chunks from the tail, and trimmed when they are used. From a chunk the
 -- call needs each object without an owner, once. `free` has the names of these objects, `before`
 -- the numbers of markers before them, `owner_keys` the keys of their owners, and `last_ids` their
--- last ids. `source` is the argument of `claims.claim`. If the groups take turns, the chunks are
+-- last ids. `is_sound` is the argument of `claims.claim`. If the groups take turns, the chunks are
 -- names that were grouped, and `held` has the held objects among them.
 local CHUNK_MAX, byte, claim_object = 512, string.byte, claims.claim
 local OWNER, LAST_ID = K.event_worker, K.last_event_id
 local chunk_size, chunk_read = 0, 0
-local free, free_at, before, owner_keys, last_ids, source, held = {}, 0, {}, {}, {}, 'markers', {}
+local free, free_at, before, owner_keys, last_ids, is_sound, held = {}, 0, {}, {}, {}, false, {}
 -- Whether no object had a last id when the last ids were read last, perhaps in an earlier call. Only
 -- the order of the questions depends on it.
 local are_new = false
@@ -184,7 +184,7 @@ local function read_chunk()
   if not call.grouped then
     keep_held()
   end
-  source = ask_last_ids() and none_untold and 'sound markers' or 'markers'
+  is_sound = ask_last_ids() and none_untold
   return true
 end
 
@@ -196,7 +196,7 @@ local function next_chunk()
   return read_chunk(), looked
 end
 
--- Returns the next object without owner, its last id, its source and the key of its owner. If there
+-- Returns the next object without owner, its last id, the key of its owner and `is_sound`. If there
 -- is none, returns nil and `dropped`, or nil alone if there was no marker to look at. The marker of
 -- the object does not count as used yet.
 local function next_object()
@@ -208,7 +208,7 @@ local function next_object()
       -- This call may have quarantined the object or claimed it since it read the chunk.
       if not call.excluded[object] and not call.claimed[object] then
         call.markers_used = before[free_at]
-        return object, last_ids[free_at], source, owner_keys[free_at]
+        return object, last_ids[free_at], owner_keys[free_at], is_sound
       end
     end
     has_chunk, is_unused = next_chunk()
@@ -234,7 +234,7 @@ local function claim_unusual(slot, object, f)
   if is_held then
     return rare.held.claim_grouped(slot, object)
   end
-  return claim_object(slot, object, false, last_ids[f], source, owner_keys[f])
+  return claim_object(slot, object, false, last_ids[f], 'markers', owner_keys[f], is_sound)
 end
 
 -- Claims the objects of markers for all free slots, if no held object can be due, or if the groups
@@ -246,7 +246,7 @@ local function claim_all()
   local i, f, used, got, is_unused = 1, 0, 0, nil, nil
   begin()
   -- The chunk is in local variables, because Lua reads these faster.
-  local objects, places, keys, lasts, kind = free, before, owner_keys, last_ids, source
+  local objects, places, keys, lasts, sound = free, before, owner_keys, last_ids, is_sound
   while true do
     while i <= n and slots[i].is_busy do
       i = i + 1
@@ -259,7 +259,7 @@ local function claim_all()
     if not object then
       this.markers_used = used
       has_chunk, is_unused = next_chunk()
-      objects, places, keys, lasts, kind = free, before, owner_keys, last_ids, source
+      objects, places, keys, lasts, sound = free, before, owner_keys, last_ids, is_sound
       f, used = 0, 0
       if not has_chunk then
         -- The markers after the last claim led nowhere, or this call may look at no further marker.
@@ -274,7 +274,7 @@ local function claim_all()
       if limited or is_held then
         got = claim_unusual(slots[i], object, f)
       else
-        got = claim_object(slots[i], object, false, lasts[f], kind, keys[f])
+        got = claim_object(slots[i], object, false, lasts[f], 'markers', keys[f], sound)
       end
       if not got then
         break

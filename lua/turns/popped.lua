@@ -53,9 +53,12 @@ local function claim_name(slot)
   local first = byte(object) or 0
   local is_alone = not names[2] and not call.limited and first ~= 0 and first ~= 123
   if is_alone and budget.claims_left > 0 and budget.bytes_left > 0 and not call.claimed[object] then
-    local found = redis_call('MGET', P .. object .. K.event_worker, P .. object .. K.last_event_id)
-    if not found[1] and not call.has_held and not call.held_changed and call.rules_next ~= '0' then
-      got = guard(claims.claim, slot, object, false, found[2], 'list')
+    local owner_key = P .. object .. K.event_worker
+    if redis_call('EXISTS', owner_key) == 0 and not call.has_held and not call.held_changed and call.rules_next ~= '0' then
+      local last = redis_try('GET', P .. object .. K.last_event_id)
+      if type(last) ~= 'table' then
+        got = guard(claims.claim, slot, object, false, last, 'list', owner_key, true)
+      end
     end
   end
   if got ~= 'claimed' and not call.failed then

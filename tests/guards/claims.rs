@@ -450,15 +450,15 @@ async fn a_usual_claim_asks_for_no_types() {
     assert_eq!(scene.calls_of("type").await, 0);
 }
 
-/// One question shows that no free slot has a batch. A call asks for no batch alone: its only LLEN is
-/// that of the markers.
+/// One question shows that no free slot has a batch. A call asks for no batch alone, and not for the
+/// number of markers if there are none.
 #[tokio::test]
 async fn free_slots_are_asked_for_a_batch_all_at_once() {
     let scene = Scene::on(Redis::own(&[])).await;
     scene.free(0..2, BOUNDS).await;
     scene.count_calls().await;
     assert_eq!(scene.free(0..2, BOUNDS).await.objects(), [""; 0]);
-    assert_eq!(scene.calls_of("llen").await, 1);
+    assert_eq!(scene.calls_of("llen").await, 0);
 }
 
 /// A call deletes the keys of all slots with one command, and sets those of all slots with another one.
@@ -474,4 +474,25 @@ async fn the_keys_of_all_slots_are_written_at_once() {
     let calls = (scene.calls_of("del").await, scene.calls_of("mset").await);
     assert_eq!(calls, (1, 1));
     assert_eq!(scene.at("work:2:last.event.id").await, "2");
+}
+
+/// At low load, nothing is held, no rule or share is set, and a pop has taken the only marker. One
+/// question shows all this, for a claim and for a commit.
+#[tokio::test]
+async fn a_call_at_low_load_asks_once_for_what_is_rarely_there() {
+    let scene = Scene::on(Redis::own(&[])).await;
+    scene
+        .add("delivered work:1 5; emit work:1 1; pop w.0")
+        .await;
+    scene.count_calls().await;
+    assert_eq!(scene.free(0..1, BOUNDS).await.objects(), ["work:1"]);
+    let within = bounds(|b| b.claims = 0);
+    scene.report(0, &done("work:1", 6), within).await;
+    for command in ["zrange", "hget", "llen"] {
+        assert_eq!(scene.calls_of(command).await, 0, "{command}");
+    }
+    assert_eq!(scene.calls_of("mget").await, 2, "one per call");
+    // The claim asks for a batch of the slot, an owner, and further events; the commit for further events.
+    assert_eq!(scene.calls_of("exists").await, 2 + 4);
+    scene.check().await;
 }
