@@ -24,9 +24,11 @@ pub struct Suspects {
 
 /// The shortest wait of a suspect for which there is no room, in ms.
 const PUT_OFF_MS: u64 = 100;
-/// The most suspects in hand at a time if one of them is one crash, two crashes, or more crashes
-/// away from `crashes_max`.
-const LIMITS: [u32; 3] = [1, 4, 8];
+/// The most suspects in hand at a time, unless one of them must be alone.
+const FEW: u32 = 4;
+/// A suspect with at most this number of crashes left is the only one in hand. With two left, a healthy
+/// event that has crashed together with the one that kills still survives a kill from outside.
+const ALONE: u32 = 2;
 /// An event with this number of crashes is a suspect, even if it is more than two crashes away from
 /// `crashes_max`.
 const SUSPECT_FROM: u32 = 2;
@@ -85,9 +87,8 @@ impl Suspects {
         match crashes {
             0 => None,
             _ if self.crashes_max == 0 || left == 0 && self.settles => None,
-            _ if left <= 1 => Some(LIMITS[0]),
-            _ if left == 2 => Some(LIMITS[1]),
-            _ => (crashes >= SUSPECT_FROM).then_some(LIMITS[2]),
+            _ if left <= 1 || left <= ALONE && crashes >= SUSPECT_FROM => Some(1),
+            _ => (left <= ALONE || crashes >= SUSPECT_FROM).then_some(FEW),
         }
     }
 }
@@ -100,18 +101,19 @@ impl fmt::Display for Suspects {
         // event.
         let mut from = [
             SUSPECT_FROM.min(max),
-            max.saturating_sub(2),
+            max.saturating_sub(ALONE),
             max.saturating_sub(1),
             max,
         ];
         from.sort_unstable();
-        let mut before = 0;
+        let mut before = None;
         for crashes in from.into_iter().filter(|crashes| *crashes > 0) {
-            if crashes == before {
+            let limit = self.limit_of(crashes);
+            if before == Some(limit) {
                 continue;
             }
-            before = crashes;
-            match self.limit_of(crashes) {
+            before = Some(limit);
+            match limit {
                 Some(limit) => write!(
                     f,
                     " {crashes} {}",
@@ -135,31 +137,30 @@ mod tests {
         suspects.to_string()
     }
 
-    /// Tests the limits for `crashes_max` 5: at most 8 in hand with two crashes, 4 with three, 1
-    /// with four. For other values of `crashes_max`, a limit depends on the number of crashes that
-    /// are left.
+    /// Tests the limits for `crashes_max` 5: at most 4 in hand with two crashes, 1 with three or more.
+    /// For other values of `crashes_max`, a limit depends on the number of crashes that are left.
     #[test]
     fn the_fewer_crashes_are_left_the_fewer_are_in_hand() {
-        assert_eq!(text(5, false, &[]), "100 2 8 3 4 4 1 5 1");
-        assert_eq!(text(5, true, &[]), "100 2 8 3 4 4 1 5 -");
-        assert_eq!(text(4, true, &[]), "100 2 4 3 1 4 -");
-        assert_eq!(text(3, false, &[]), "100 1 4 2 1 3 1");
+        assert_eq!(text(5, false, &[]), "100 2 4 3 1");
+        assert_eq!(text(5, true, &[]), "100 2 4 3 1 5 -");
+        assert_eq!(text(4, true, &[]), "100 2 1 4 -");
+        assert_eq!(text(3, false, &[]), "100 1 4 2 1");
         assert_eq!(text(2, true, &[]), "100 1 1 2 -");
         assert_eq!(text(1, false, &[]), "100 1 1");
         assert_eq!(text(1, true, &[]), "100 1 -");
-        assert_eq!(text(1000, true, &[]), "100 2 8 998 4 999 1 1000 -");
+        assert_eq!(text(1000, true, &[]), "100 2 4 998 1 1000 -");
         assert_eq!(Suspects::NONE.to_string(), "100");
     }
 
     #[test]
     fn those_in_hand_count() {
-        assert_eq!(text(5, true, &[0, 1, 1]), "100 2 8 3 4 4 1 5 -");
-        assert_eq!(text(5, true, &[2]), "100 2 7 3 3 4 0 5 -");
-        assert_eq!(text(5, true, &[2, 3]), "100 2 2 3 2 4 0 5 -");
-        assert_eq!(text(5, true, &[4]), "100 2 0 3 0 4 0 5 -");
+        assert_eq!(text(5, true, &[0, 1, 1]), "100 2 4 3 1 5 -");
+        assert_eq!(text(5, true, &[2]), "100 2 3 3 0 5 -");
+        assert_eq!(text(5, true, &[2, 3]), "100 2 0 3 0 5 -");
+        assert_eq!(text(5, true, &[4]), "100 2 0 3 0 5 -");
         assert_eq!(
             Suspects::of(5, true).full().put_off(7).to_string(),
-            "7 2 0 3 0 4 0 5 -"
+            "7 2 0 3 0 5 -"
         );
     }
 }

@@ -49,8 +49,8 @@ use crate::worker::watch::activity::{Activity, TURN_EVERY};
 ///
 /// At most one event per slot is claimed at a time, each of another object. The events of an object
 /// come one at a time and in order, over all processes. Events with crashes have smaller limits.
-/// With the default `crashes_max`, at most 8 events with two crashes are claimed at a time, 4 with
-/// three, and 1 with four.
+/// With the default `crashes_max`, at most 4 events with two crashes are claimed at a time. An event
+/// with three or four crashes has no other event with two or more beside it.
 ///
 /// Dropping a `Claims` gives back the name and all claimed events, as [`close`](Self::close) does,
 /// but does not wait for Redis.

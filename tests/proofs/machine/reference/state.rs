@@ -334,10 +334,10 @@ impl Room {
         if crashes == 0 || self.crashes_max == 0 || self.settles && crashes >= self.crashes_max {
             return None;
         }
-        match self.crashes_max.saturating_sub(crashes) {
-            0 | 1 => Some(1),
-            2 => Some(4),
-            _ => (crashes >= 2).then_some(8),
+        match (self.crashes_max.saturating_sub(crashes), crashes) {
+            (0 | 1, _) | (2, 2..) => Some(1),
+            (2, _) | (_, 2..) => Some(4),
+            _ => None,
         }
     }
 

@@ -34,7 +34,7 @@ pub enum Token {
 pub const ROOMS: [(u32, bool, &[u32]); 7] = [
     (0, false, &[]),
     (5, false, &[]),
-    (5, true, &[2; 7]),
+    (5, true, &[2; 3]),
     (2, false, &[]),
     (2, true, &[]),
     (3, true, &[1; 3]),
