@@ -142,7 +142,7 @@ fn attach() -> impl Strategy<Value = Step> {
 fn operator() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (prop::bool::weighted(0.7), prop::collection::vec(any::<u8>(), 1..4)).prop_map(|(retry, at)| Step::Settle(retry, at)),
-        2 => object().prop_map(Step::SetFree),
+        5 => object().prop_map(Step::SetFree),
         2 => object().prop_map(Step::ForgetAs),
         4 => (object(), 0..SCHEDULE_KEYS.len()).prop_map(|(object, key)| Step::CancelAs(object, key)),
         6 => (object(), prop::option::of(any::<bool>())).prop_map(|(object, right)| Step::Skip(object, right)),

@@ -225,9 +225,10 @@ fn the_scripts_do_what_the_reference_does() {
             .filter(|kind| !figures.borrow().contains_key(*kind))
             .collect::<Vec<_>>()
     };
-    // Makes more schedules if a kind of reply was not reached yet.
+    // Makes more schedules if a kind of reply was not reached yet. The rarest kind is met about five
+    // to ten times in 20,000 steps.
     while steps_made < steps_wanted
-        || steps_wanted >= STEPS && steps_made < 4 * steps_wanted && !missing().is_empty()
+        || steps_wanted >= STEPS && steps_made < 10 * steps_wanted && !missing().is_empty()
     {
         let mut runner = runner(seed, 20_000, 60_000);
         let keys = keys_of(&redis, seed);
@@ -297,7 +298,16 @@ fn a_key_that_disappears_gives_no_event_another_name_or_id() {
     let first = seed_given.unwrap_or_else(seeds::fresh);
     println!("seeds from {first}");
     let (lost, there) = (RefCell::new(Figures::new()), RefCell::new(Figures::new()));
-    for seed in first..first + schedules {
+    let missing = || {
+        vanish::kinds()
+            .filter(|kind| !NEVER_THERE.contains(kind) && !there.borrow().contains_key(*kind))
+            .collect::<Vec<_>>()
+    };
+    let (mut seed, is_whole) = (first, schedules >= STEPS / 50);
+    // Makes more schedules if a kind of key was not there yet. The rarest kind is in one of eleven.
+    while seed < first + schedules
+        || is_whole && seed < first + 5 * schedules && !missing().is_empty()
+    {
         let mut runner = runner(seed, 2_000, 5_000);
         // Two seeds in turn lose the same kind of key, with and without a namespace.
         let keys = keys_of(&redis, seed);
@@ -333,8 +343,9 @@ fn a_key_that_disappears_gives_no_event_another_name_or_id() {
                 "{why}\nrun it again: SERIATIM_SEED={seed} cargo test --test proofs machine::a_key"
             );
         }
+        seed += 1;
     }
-    println!("{schedules} keys lost");
+    println!("{} keys lost", seed - first);
     lost.borrow()
         .iter()
         .for_each(|(kind, n)| println!("  {n:>8} {kind}"));
@@ -342,11 +353,9 @@ fn a_key_that_disappears_gives_no_event_another_name_or_id() {
         .borrow()
         .iter()
         .for_each(|(kind, n)| println!("  {n:>8} schedules with {kind}"));
-    let missing: Vec<_> = vanish::kinds()
-        .filter(|kind| !NEVER_THERE.contains(kind) && !there.borrow().contains_key(*kind))
-        .collect();
     assert!(
-        schedules < STEPS / 50 || missing.is_empty(),
-        "no schedule has a key of {missing:?}"
+        !is_whole || missing().is_empty(),
+        "no schedule has a key of {:?}",
+        missing()
     );
 }

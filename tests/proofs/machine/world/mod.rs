@@ -223,7 +223,14 @@ impl World {
                     serials,
                 }
             }
-            Step::SetFree(at) => Call::SetFree(named(*at)),
+            Step::SetFree(at) => {
+                // Usually chooses a paused object, if there is one.
+                let paused = &self.state.paused;
+                Call::SetFree(match paused.iter().nth(at % paused.len().max(1)) {
+                    Some(name) if at % 3 < 2 => name.clone(),
+                    _ => named(*at),
+                })
+            }
             Step::Skip(at, right) => {
                 // Usually chooses an object with a held batch, if there is one.
                 let has_batch = |name: &&Name| {
