@@ -40,7 +40,7 @@
 --                      of the reply, a line feed, and OBJECT, as in event.worker:W:event.id
 --             WORD …   another result of the batch; lua/advance/results.lua lists words and fields
 -- Replies   {'ok', ms to the next due time or end of a rule (-1: none), more 0|1|2, where to claim
---           first next time, {slot…}, {quarantined: object, why, …} | nil}
+--           first next time, {quarantined: object, why, …} | nil, slot…}
 --             more: 1: another call can claim or wake more objects now; 2: also markers or due held
 --             objects wait that belong to unknown groups, so another call is of use even without
 --             a free slot
@@ -64,7 +64,7 @@
 --           objects/keyed.lua, ends.lua, progress.lua, missing.lua and share_limits.lua,
 --           turns/sorting.lua and groups.lua
 local set, delete, id_text, sub = writes.set, writes.delete, ids.text, string.sub
-local LAST_ID = K.last_event_id
+local LAST_ID, BATCHES_AFTER = K.last_event_id, call.BATCHES_AFTER
 -- The first character of event.shares.summary, if objects in hand are only counted, and if a share
 -- has a limit.
 local COUNTED, LIMITED = 48, 50
@@ -206,11 +206,11 @@ end
 -- Gives the claimed batches their further events and their ids. Even if the call has failed, events
 -- that were taken get their ids.
 local function number()
-  local entries, entry_slots, last, text, id = call.entries, call.entry_slots, call.counter, known_text, known_id
+  local fields, entry_slots, last, text, id = call.reply, call.entry_slots, call.counter, known_text, known_id
   -- As long as no events have piled up, no claimed object has more events.
   local has_more = call.queues_n > 0 and redis_call('EXISTS', unpack(call.queues, 1, call.queues_n)) > 0
   for e = 1, call.entries_n do
-    local slot, entry = entry_slots[e], entries[e]
+    local slot, entry = entry_slots[e], fields[BATCHES_AFTER + e]
     if slot then
       if has_more and budget.bytes_left > 0 and not slot.key then
         guard(rare.events.take, slot, entry)
@@ -289,9 +289,10 @@ local function reply()
     due_ms = due_ms < 0 and end_ms or math.min(due_ms, end_ms)
   end
   local more_word = unsorted and this.has_groups and 2 or more and 1 or 0
-  local entries = this.entries
-  this.entries = false
-  return { 'ok', due_ms, more_word, this.from, entries, this.quarantined }
+  local fields = this.reply
+  this.reply = false
+  fields[2], fields[3], fields[4], fields[5] = due_ms, more_word, this.from, this.quarantined
+  return fields
 end
 
 return function(keys, argv)

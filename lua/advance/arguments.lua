@@ -34,7 +34,7 @@ local function open(argv)
   this.shares, this.limited, this.has_groups, this.soonest, this.is_due, this.has_held, this.rules_next = false, false, false, false, false, false, false
   this.counter, this.counter_before, this.markers_left, this.waiting = 0, false, 0, 0
   this.failed, this.progress, this.held_changed, this.took, this.quarantined, this.quarantined_n = false, false, false, false, false, 0
-  this.entries, this.entries_n, this.queues_n, this.markers_used = { nil }, 0, 0, 0
+  this.reply, this.entries_n, this.queues_n, this.markers_used = { 'ok', '', '', '', '', nil }, 0, 0, 0
   this.back_left, this.back_bytes_left = BACK_MAX, BACK_BYTES_MAX
   this.grouped, this.unsorted, this.ready, this.full_by = false, false, false, false
   budget.claims_left, budget.bytes_left, budget.events_left, budget.drops_left = claims_wanted, given.reply_bytes, EVENTS_MAX, DROPS_MAX

@@ -53,8 +53,9 @@ return {
   -- Whether this call has done anything; whether objects.held may have changed in a way that the
   -- call has to look at again. Writers: any file that does so.
   progress = false, held_changed = false,
-  -- The batches of the reply; false once they are in the reply. Writers: batches, again, advance.
-  entries = false,
+  -- The reply: `BATCHES_AFTER` fields, then the batches. One list costs less than one in another. false
+  -- once the call has returned it. Writers: batches, again, advance.
+  reply = false, BATCHES_AFTER = 5,
   -- The slots of these batches (false: the batch has its ids already), and their number. Writers:
   -- batches, again.
   entry_slots = { nil }, entries_n = 0,

@@ -24,7 +24,7 @@ local function give(slot, object, tag)
   -- The ids of this batch must not be given to slots that claim in this call.
   rare.counter.rise_above(ids.after(tonumber((rare.tag.numbers(tag))), #batch - 1))
   local e = call.entries_n + 1
-  call.entries[e], call.entry_slots[e], call.entries_n = entry, false, e
+  call.reply[call.BATCHES_AFTER + e], call.entry_slots[e], call.entries_n = entry, false, e
   rare.spending.events(#batch)
   call.progress = true
 end

@@ -484,12 +484,11 @@ fn ok(reply: &mut Reply) -> Result<Advanced, ScriptError> {
         "markers" => ClaimFirst::Markers,
         word => return Err(reply.wrong(format!("unknown source of claims {word:?}"))),
     };
-    let mut entries = reply.array()?;
-    let mut batches = Vec::with_capacity(entries.len());
-    while entries.len() > 0 {
-        batches.push(batch(&mut entries.array()?)?);
-    }
     let quarantined = reply.texts()?;
+    let mut batches = Vec::with_capacity(reply.len());
+    while reply.len() > 0 {
+        batches.push(batch(&mut reply.array()?)?);
+    }
     Ok(Advanced::Ok {
         next_due,
         more,
