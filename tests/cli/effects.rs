@@ -430,8 +430,66 @@ async fn a_parent_that_says_bye_finishes_what_it_has() {
     console.check().await;
 }
 
-/// A parent that is gone without `bye`, or breaks the protocol, is a crash of the worker: it ends at
-/// once, and keeps its name and the event. The next start under the same name goes on.
+/// Starts its worker, takes two batches at a time, and never answers.
+const SILENT_PARENT: &str = r#"
+import subprocess, sys
+worker = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+worker.stdin.write(b'{"type":"hello","protocol":1,"concurrency":2}\n')
+worker.stdin.flush()
+for line in worker.stdout:
+    print(line.decode(), end="", flush=True)
+"#;
+
+/// Story: each death of a program that starts its worker charged all events of the worker. So objects
+/// that no handler had begun waited for an operator together with the one that killed the program.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_a_dead_parent_had_counts_a_crash() {
+    let scene = Scene::new().await;
+    let console = &scene.console;
+    let objects = ["a", "b", "c"];
+    for object in objects {
+        console.emit(object, "1").await;
+    }
+    let parent = ["python3", "-c", SILENT_PARENT];
+    let mut dead = Process::start_parent(&scene.redis, &parent, "w", &["--concurrency", "4"]);
+    let mut lines = BufReader::new(dead.stdout()).lines();
+    let mut begun = Vec::new();
+    while begun.len() < 2 {
+        let line = lines.next().expect("a line").expect("UTF-8");
+        let line: Value = serde_json::from_str(&line).expect("JSON");
+        begun.extend(line["events"][0]["object"].as_str().map(str::to_owned));
+    }
+    let are_owned = async |wanted: bool| {
+        for object in objects {
+            let owner = console.owner(object).await;
+            if owner.is_some_and(|owner| owner.starts_with("w.")) != wanted {
+                return None;
+            }
+        }
+        Some(())
+    };
+    until("all are claimed", PATIENCE, async || are_owned(true).await).await;
+    dead.kill();
+    until("all are given back", PATIENCE, async || {
+        are_owned(false).await
+    })
+    .await;
+    dead.until_logged("the program has died: standard input ended without `bye`")
+        .await;
+    let mut parent = Parent::start(&scene, &[]);
+    parent.greet();
+    for _ in objects {
+        let batch = parent.read();
+        let object = batch["events"][0]["object"].as_str().expect("an object");
+        let crashes = usize::from(begun.iter().any(|one| one == object));
+        assert_eq!(batch["crashes"], json!(crashes), "{batch}");
+        parent.answer(&batch, "ok");
+    }
+    console.until_at_rest().await;
+}
+
+/// A parent that closes the input without `bye` and lives on, or breaks the protocol, is a crash of the
+/// worker: it ends at once, and keeps its name and the event. The next start under the same name goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parent_that_dies_or_errs_is_a_crash() {
     let scene = Scene::new().await;

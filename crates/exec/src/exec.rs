@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, IsTerminal as _};
+use std::os::unix::process::parent_id;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -179,7 +180,8 @@ impl Exec {
         if io::stdin().is_terminal() || io::stdout().is_terminal() {
             return Err(ExecError::Terminal);
         }
-        let programs = vec![(Program::parent(), Source::Parent(Box::new(ends)))];
+        let source = Source::Parent(Box::new(ends), parent_id());
+        let programs = vec![(Program::parent(), source)];
         Ok(Self::over("stdio".to_owned(), programs, &options))
     }
 

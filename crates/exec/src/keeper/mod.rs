@@ -13,12 +13,13 @@ mod settings;
 mod subtask;
 
 use std::collections::{HashMap, VecDeque};
+use std::os::unix::process::parent_id;
 use std::time::Duration;
 
 use bytes::Bytes;
 use seriatim::sink::Stop;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 pub(crate) use batch::{Call, End, Handed};
@@ -43,6 +44,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const UNREAD_MAX: usize = 8 * 1024 * 1024;
 /// The time from the end of a program's output to its end.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
+/// The time from the end of a parent's output to its end, which takes some milliseconds, and the wait
+/// between two looks at it.
+const PARENT_ENDS_WITHIN: Duration = Duration::from_millis(100);
+const PARENT_AGAIN: Duration = Duration::from_millis(2);
 
 /// An order to a keeper.
 pub(crate) enum Order {
@@ -59,8 +64,10 @@ pub(crate) enum Order {
 enum Ended {
     /// The worker ends, and nothing waits for this program any more.
     Closed,
-    /// The program has ended or was killed, for this reason.
+    /// The program has ended or was killed, for this reason. A parent may live on.
     Dead(String),
+    /// The parent has closed the input, for this reason.
+    ParentClosed(String),
     /// The program was killed, because it did not give up an event in time.
     Overdue(String, Instant),
     /// The program has said that it ends, and has no batch.
@@ -148,14 +155,27 @@ impl Keeper {
                     Ended::Unstarted(error)
                 }
             };
-            if let Source::Parent(end) = &self.settings.source {
-                if let Ended::Dead(why) | Ended::Overdue(why, _) | Ended::Unstarted(why) = ended {
-                    end(ParentEnd::Dead(why));
+            if let Source::Parent(end, parent) = &self.settings.source {
+                match ended {
+                    Ended::ParentClosed(why) => {
+                        // The worker claims no more before it gets its events back.
+                        end(ParentEnd::Closed(why.clone()));
+                        if has_parent_ended(*parent).await {
+                            self.crashed(&why, None);
+                            self.until_closed().await;
+                        } else {
+                            end(ParentEnd::Broken(why));
+                        }
+                    }
+                    Ended::Dead(why) | Ended::Overdue(why, _) | Ended::Unstarted(why) => {
+                        end(ParentEnd::Broken(why));
+                    }
+                    Ended::Closed | Ended::Bye | Ended::GivenUp => {}
                 }
                 return;
             }
             match ended {
-                Ended::Closed => return,
+                Ended::Closed | Ended::ParentClosed(_) => return,
                 Ended::Dead(why) => self.died(&why, None),
                 Ended::Overdue(why, at) => self.died(&why, Some(at)),
                 Ended::Bye | Ended::GivenUp | Ended::Unstarted(_) => {}
@@ -173,7 +193,7 @@ impl Keeper {
         match source {
             Source::Command(command) => Program::start(command, *child)
                 .map_err(|error| format!("cannot start {command}: {error}")),
-            Source::Parent(_) => Err("there is only one parent".to_owned()),
+            Source::Parent(..) => Err("there is only one parent".to_owned()),
         }
     }
 
@@ -290,7 +310,7 @@ impl Keeper {
                     Some(Ok(Message::Bye)) => {
                         is_leaving = true;
                         // The worker stops. Until then, the parent handles what is in hand.
-                        if let Source::Parent(end) = &self.settings.source {
+                        if let Source::Parent(end, _) = &self.settings.source {
                             end(ParentEnd::Bye);
                         }
                     }
@@ -333,7 +353,12 @@ impl Keeper {
             }
             Some(Broken::Protocol(why)) => Ended::Dead(format!("the program was killed: {why}")),
             None if self.is_parent() => {
-                Ended::Dead("the program has died: standard input ended without `bye`".to_owned())
+                let when = if is_leaving {
+                    "before it had answered all events"
+                } else {
+                    "without `bye`"
+                };
+                Ended::ParentClosed(format!("the program has died: standard input ended {when}"))
             }
             None if has_ended => Ended::Dead(format!("the program ended ({status})")),
             None => Ended::Dead("the program was killed: it closed its standard output".to_owned()),
@@ -390,7 +415,7 @@ impl Keeper {
     }
 
     fn is_parent(&self) -> bool {
-        matches!(self.settings.source, Source::Parent(_))
+        matches!(self.settings.source, Source::Parent(..))
     }
 
     /// Returns whether all deliveries of the program's batches were dropped. This happens if the lease
@@ -576,11 +601,16 @@ impl Keeper {
         Ok(())
     }
 
-    /// Counts a crash for each event that the dead program had. If it was killed because of events
-    /// without a result in time, only the events count a crash whose time was over `at` that moment.
+    /// Logs the end of a program that is started again, and counts the crashes.
     fn died(&mut self, why: &str, at: Option<Instant>) {
         let child = self.settings.child;
         warn!(target: LOG, child, batches = self.running.len(), again_in = ?self.again, "{}", seriatim::escape::text(why));
+        self.crashed(why, at);
+    }
+
+    /// Counts a crash for each event that the dead program had. If it was killed because of events
+    /// without a result in time, only the events count a crash whose time was over `at` that moment.
+    fn crashed(&mut self, why: &str, at: Option<Instant>) {
         self.cancels.clear();
         if !self.running.is_empty() {
             self.settings.counts.crashed();
@@ -625,6 +655,20 @@ impl Keeper {
             }
         }
     }
+}
+
+/// Returns whether `parent`, which was the parent of this process at its start, has ended. It closes its
+/// end of the pipe shortly before. The end of a program that has started this process through a shell is
+/// not seen.
+async fn has_parent_ended(parent: u32) -> bool {
+    let late = Instant::now() + PARENT_ENDS_WITHIN;
+    while parent_id() == parent {
+        if Instant::now() >= late {
+            return false;
+        }
+        sleep(PARENT_AGAIN).await;
+    }
+    true
 }
 
 /// Waits until this time; for ever if there is none.

@@ -27,8 +27,9 @@ pub(crate) struct Settings {
 pub(crate) enum Source {
     /// This command starts them.
     Command(Command),
-    /// The program is the parent of this process. The function gets its end.
-    Parent(Box<dyn Fn(ParentEnd) + Send + Sync>),
+    /// The program is the parent of this process. The function gets its end. The number is the id of the
+    /// parent process.
+    Parent(Box<dyn Fn(ParentEnd) + Send + Sync>, u32),
 }
 
 /// The end of a parent of this process, which has the events.
@@ -37,7 +38,12 @@ pub(crate) enum Source {
 pub enum ParentEnd {
     /// The parent wants to end. The worker should stop gracefully.
     Bye,
-    /// The parent is dead, or breaks the protocol, for this reason. This process must end at once,
-    /// without detaching, so that its events count a crash.
-    Dead(String),
+    /// The parent has closed the input, for this reason. The worker should stop gracefully, and report the
+    /// reason. If the parent process is dead, each event that it had begun counts a crash, and all others
+    /// are given back. If it lives, [`Broken`](Self::Broken) follows.
+    Closed(String),
+    /// The parent has said no hello, breaks the protocol, or has closed the input and lives, for this
+    /// reason. It may go on with its events. This process must end at once, without detaching, so that no
+    /// other worker takes them before the lease ends. Each of them counts a crash.
+    Broken(String),
 }

@@ -281,7 +281,7 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     #[cfg(feature = "otlp")]
     let exporting = args.traces.begin(&mut config)?;
     sink::warn_of_slips(&args.sink);
-    let Opened { sink, exec } = sink::open(
+    let Opened { sink, exec, gone } = sink::open(
         &spec,
         &args.http,
         &args.exec,
@@ -320,6 +320,9 @@ pub(crate) async fn run(args: Args, global: &Global) -> anyhow::Result<Exit> {
     #[cfg(feature = "otlp")]
     if let Some(exporting) = exporting {
         exporting.end(&stop).await;
+    }
+    if let Some(why) = gone.get() {
+        return Err(sink::parent_failure(why));
     }
     let stopped = stopped.map_err(failures::worker)?;
     if stopped.reason == StopReason::Unreachable {

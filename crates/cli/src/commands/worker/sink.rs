@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -121,12 +122,14 @@ pub(super) struct Opened {
     pub(super) sink: Box<dyn Sink>,
     /// The sink `exec`. Its programs end after the worker.
     pub(super) exec: Option<Exec>,
+    /// With the sink `stdio`, what ended the program that has started this worker.
+    pub(super) gone: Arc<OnceLock<String>>,
 }
 
 impl Opened {
     fn only(sink: impl Sink) -> Self {
-        let (sink, exec) = (Box::new(sink), None);
-        Self { sink, exec }
+        let (sink, exec, gone) = (Box::new(sink), None, Arc::default());
+        Self { sink, exec, gone }
     }
 }
 
@@ -369,11 +372,31 @@ fn is_pipe(output: impl AsFd) -> bool {
     matches!(kind, Ok(FileType::Fifo | FileType::Socket))
 }
 
+/// Returns the failure of a worker whose program has ended or erred.
+pub(super) fn parent_failure(why: &str) -> anyhow::Error {
+    Failure::with(Exit::Broken, format!("--sink stdio: {why}"))
+}
+
 /// Ends the process at once, as a crash: it keeps its name and its events, so that each event that the
 /// program had counts a crash.
 fn die(why: &str) {
-    let _ = exit::report(&Failure::with(Exit::Broken, format!("--sink stdio: {why}")));
+    let _ = exit::report(&parent_failure(why));
     std::process::exit(Exit::Broken as i32);
+}
+
+/// The longest time in which a worker whose program is dead gives its events back. Afterwards it ends
+/// at once, as a crash.
+const GIVES_BACK_WITHIN: Duration = Duration::from_secs(5);
+
+/// Stops the worker of a program that has closed the input.
+fn stop_without_parent(why: String, gone: &OnceLock<String>, shutdown: &Shutdown) {
+    shutdown.stop();
+    let late = why.clone();
+    let _ = gone.set(why);
+    tokio::spawn(async move {
+        tokio::time::sleep(GIVES_BACK_WITHIN).await;
+        die(&late);
+    });
 }
 
 /// Opens the sink. If the sink is standard output and nobody reads it any more, the worker stops.
@@ -399,15 +422,18 @@ pub(super) fn open(
             Ok(Opened {
                 sink,
                 exec: Some(exec),
+                gone: Arc::default(),
             })
         }
         Spec::ExecEach(command) => Ok(Opened::only(
             ExecEach::open(command.clone(), exec.options()).map_err(unopened_exec)?,
         )),
         Spec::Stdio => {
-            let shutdown = shutdown.clone();
+            let (shutdown, gone) = (shutdown.clone(), Arc::default());
+            let set = Arc::clone(&gone);
             let ends = move |end| match end {
-                ParentEnd::Dead(why) => die(&why),
+                ParentEnd::Broken(why) => die(&why),
+                ParentEnd::Closed(why) => stop_without_parent(why, &set, &shutdown),
                 _ => shutdown.stop(),
             };
             let exec = Exec::parent(exec.options(), ends).map_err(unopened_exec)?;
@@ -415,6 +441,7 @@ pub(super) fn open(
             Ok(Opened {
                 sink,
                 exec: Some(exec),
+                gone,
             })
         }
         Spec::Http(target) => Ok(Opened::only(
