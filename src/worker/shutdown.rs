@@ -43,19 +43,26 @@ impl Shutdown {
         let shutdown = Self::new();
         let by_signal = shutdown.clone();
         tokio::spawn(async move {
+            let mut is_second = false;
             loop {
                 tokio::select! {
-                    _ = terminate.recv() => by_signal.signalled(),
-                    _ = interrupt.recv() => by_signal.signalled(),
-                    _ = hangup.recv() => by_signal.reopen(),
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                    _ = hangup.recv() => {
+                        by_signal.reopen();
+                        continue;
+                    }
                 }
+                by_signal.signalled(is_second);
+                is_second = true;
             }
         });
         Ok(shutdown)
     }
 
-    fn signalled(&self) {
-        if self.is_stopping() {
+    /// Stops gracefully at the first signal, also if the program has asked for a graceful stop before.
+    fn signalled(&self, is_second: bool) {
+        if is_second {
             info!("stopping at once");
             self.stop_at_once();
         } else {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Mutex;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::support::console::{Console, PATIENCE};
@@ -561,6 +562,67 @@ async fn a_parent_without_a_hello_takes_no_events() {
     assert_eq!(batch["crashes"], json!(0));
     parent.answer(&batch, "ok");
     console.until_at_rest().await;
+}
+
+/// Says hello, and dies.
+const SHORT_PARENT: &str = r#"
+import subprocess, sys
+worker = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+worker.stdin.write(b'{"type":"hello","protocol":1,"concurrency":2}\n')
+"#;
+
+/// Story: the worker of a parent that died right after its hello claimed events while it looked whether
+/// the parent lives, and charged them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parent_that_dies_after_its_hello_takes_no_events() {
+    let scene = Scene::new().await;
+    let console = &scene.console;
+    for n in 0..20 {
+        console.emit(&format!("a{n}"), "1").await;
+    }
+    let parent = ["python3", "-c", SHORT_PARENT];
+    for _ in 0..3 {
+        let dead = Process::start_parent(&scene.redis, &parent, "w", &["--crashes-max", "1"]);
+        dead.until_logged("the program has died: standard input ended without `bye`")
+            .await;
+    }
+    let mut parent = Parent::start(&scene, &[]);
+    parent.greet();
+    for _ in 0..20 {
+        let batch = parent.read();
+        assert_eq!(batch["crashes"], json!(0), "{batch}");
+        parent.answer(&batch, "ok");
+    }
+    console.until_at_rest().await;
+}
+
+/// Story: SIGTERM counted as the second signal if the parent had said `bye` or had died. So the worker
+/// dropped the events in hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_after_bye_lets_the_parent_finish() {
+    let scene = Scene::new().await;
+    let console = &scene.console;
+    console.emit("a", "1").await;
+    let mut parent = Parent::start(&scene, &[]);
+    parent.greet();
+    let batch = parent.read();
+    parent.write(r#"{"type":"bye"}"#);
+    // The reply shows that the worker has read the line before.
+    let step =
+        json!({"type": "once", "batch": batch["batch"], "id": 1, "name": "step", "value": 1});
+    parent.write(&step.to_string());
+    assert_eq!(parent.read()["name"], "step");
+    kill_process(Pid::from_child(&parent.worker), Signal::TERM).expect("it runs");
+    until("the signal is seen", PATIENCE, async || {
+        let log = std::fs::read_to_string(&parent.log).expect("a log");
+        log.contains("a second signal stops at once").then_some(())
+    })
+    .await;
+    parent.answer(&batch, "ok");
+    let (code, log) = parent.ended();
+    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(console.last_id("a").await, 1);
+    console.check().await;
 }
 
 /// A parent that dies before its hello, or that is a terminal, is told so.
